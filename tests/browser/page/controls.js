@@ -1,0 +1,64 @@
+// Find what a user sees by the words beside it. Runs in the JupyterLab page; knows the DOM of ipywidgets 8.
+window.qp = window.qp || {};
+
+qp.KINDS = {
+  slider: { box: '.widget-slider, .widget-hslider, .widget-vslider', part: '.noUi-handle' },
+  text: { box: '.widget-text, .widget-combobox, .widget-textarea', part: 'input, textarea' },
+  number: { box: '.widget-text', part: 'input[type="number"]' },
+  checkbox: { box: '.widget-checkbox', part: 'input[type="checkbox"]' },
+  dropdown: { box: '.widget-dropdown, .widget-select', part: 'select' },
+  toggles: { box: '.widget-toggle-buttons, .widget-radio', part: '.widget-toggle-button, input' },
+  button: { box: '.widget-button', part: null },
+};
+
+qp.visible = el => el.isConnected && el.getClientRects().length > 0 && getComputedStyle(el).visibility !== 'hidden';
+
+qp.ownLabel = box => {
+  if (box.matches('.widget-button')) return (box.textContent.trim() || box.title || '').trim();
+  if (box.matches('.widget-checkbox')) return box.textContent.trim();
+  const label = box.querySelector('.widget-label');
+  const text = label ? label.textContent.trim() : '';
+  const part = box.querySelector('input, textarea, select');
+  return text || (part && (part.getAttribute('aria-label') || part.placeholder)) || box.title || '';
+};
+
+// A control without words of its own (the exact box beside a slider) goes by the words in its row.
+qp.rowLabels = box =>
+  [...(box.parentElement ? box.parentElement.children : [])]
+    .filter(el => el !== box)
+    .map(el => (el.matches('.widget-label, .widget-html, .widget-htmlmath') ? el.textContent.trim() : qp.ownLabel(el)))
+    .filter(Boolean);
+
+// 2: the very words; 1: the words stand in it whole ("k" in "k [tokens]", not in "kept"); 0: no.
+qp.wordMatch = (wanted, text) => {
+  if (wanted === text) return 2;
+  const escaped = wanted.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+  const flags = wanted.length === 1 ? 'u' : 'iu';
+  return new RegExp(`(?<![\\p{L}\\p{N}_])${escaped}(?![\\p{L}\\p{N}_])`, flags).test(text) ? 1 : 0;
+};
+
+qp.control = (label, kind, nth = 0) => {
+  const { box, part } = qp.KINDS[kind];
+  const seen = [];
+  const found = [];
+  for (const el of document.querySelectorAll(box)) {
+    const target = part ? el.querySelector(part) : el;
+    if (!target || !qp.visible(el)) continue;
+    const own = qp.ownLabel(el);
+    const row = own ? [] : qp.rowLabels(el);
+    seen.push(own || `(${row.join(' / ')})`);
+    const score = own ? 10 * qp.wordMatch(label, own) : Math.max(0, ...row.map(text => qp.wordMatch(label, text)));
+    if (score > 0) found.push({ el, target, score });
+  }
+  const best = Math.max(0, ...found.map(hit => hit.score));
+  const hits = found.filter(hit => hit.score === best);
+  if (!hits[nth]) throw new Error(`no visible ${kind} number ${nth} labelled "${label}"; there are: ${seen.join(' | ')}`);
+  return hits[nth];
+};
+
+// What the slider says of itself: the read-out when it has one, else the value of its handle.
+qp.sliderValue = (label, nth = 0) => {
+  const { el, target } = qp.control(label, 'slider', nth);
+  const readout = el.querySelector('.widget-readout');
+  return (readout && readout.textContent.trim()) || target.getAttribute('aria-valuetext') || target.getAttribute('aria-valuenow');
+};
