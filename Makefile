@@ -1,0 +1,30 @@
+# Thin on purpose: tools/dev.py does the work and runs without make as well (python tools/dev.py lab).
+#
+#   make lab                         open the start lesson in JupyterLab; does all set-up first, in ./.venv
+#   make lab MODEL=none              recorded captures only, no model is fetched
+#   make lab MODEL=<id or folder>    another causal language model
+#   make lab ARGS="--port 9999"      further arguments go to JupyterLab (for `make test`: to pytest)
+#   make doctor                      what works here, what does not and why
+#   make help                        every target
+#
+# PYTHON=python3.12 chooses the interpreter of ./.venv, TORCH_ARGS="..." what pip is given for torch.
+
+# The first interpreter that runs: a pyenv shim can exist and fail.
+RUN := $(shell for p in "$(PYTHON)" python3 python3.11 python3.12 python3.13 python3.14 python; do \
+	"$$p" -c "import sys; sys.exit(sys.version_info < (3, 7))" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+DEV = "$(or $(RUN),python3)" tools/dev.py
+
+.PHONY: help lab test test-gpu doctor env model lint format strip freeze clean
+.DEFAULT_GOAL := help
+
+lab:
+	@$(DEV) lab $(if $(PYTHON),--python "$(PYTHON)") $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
+env test test-gpu:
+	@$(DEV) $@ $(if $(PYTHON),--python "$(PYTHON)") $(ARGS)
+
+model:
+	@$(DEV) model $(if $(PYTHON),--python "$(PYTHON)") $(if $(MODEL),--model "$(MODEL)")
+
+help doctor lint format strip freeze clean:
+	@$(DEV) $@ $(ARGS)

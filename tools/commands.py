@@ -1,0 +1,200 @@
+"""The commands of dev.py."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import browsers
+import doctor
+import environment
+import freeze
+import strip_notebooks
+from steps import ROOT, SetupError, environ, say, step
+
+DEFAULT_MODEL = "gemma-3-270m"
+START = "notebooks/00_tokens_and_cuts.ipynb"
+TERMS = "The default model is Gemma 3 270M; by using it you accept the Gemma Terms of Use: ai.google.dev/gemma/terms"
+
+
+def main(arguments):
+    """Run one command; return the exit status."""
+    options, extra = parser().parse_known_args(arguments)
+    if extra and not options.passes_on:
+        parser().error(f"{options.command} takes no {' '.join(extra)}")
+    options.extra = [part for part in extra if part != "--"]
+    try:
+        return options.run(options) or 0
+    except SetupError as error:
+        say(f"\nerror: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("\nstopped")
+        return 130
+
+
+def parser():
+    top = argparse.ArgumentParser(prog="dev.py", description="Set up, run and test the project.", allow_abbrev=False)
+    top.set_defaults(run=lambda options: top.print_help(), passes_on=False)
+    commands = top.add_subparsers(dest="command", metavar="command")
+
+    def add(name, run, text, python=False, model=False, passes_on=False):
+        one = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        one.set_defaults(run=run, passes_on=passes_on)
+        if python:
+            one.add_argument("--python", metavar="COMMAND", help="the interpreter to make ./.venv with")
+        if model:
+            one.add_argument("--model", default="", help="none, a folder, or a Hugging Face id; default: gemma-3-270m")
+        return one
+
+    add("lab", lab, "open the start lesson in JupyterLab; other arguments go to it", True, True, True)
+    add("test", test, "all checks and tests; other arguments go to pytest", True, passes_on=True)
+    add("test-gpu", test_gpu, "the tests that need a CUDA device; other arguments go to pytest", True, passes_on=True)
+    add("doctor", lambda options: doctor.main(), "say what works here, what does not and why")
+    add("env", env, "make or update ./.venv", True).add_argument("--extras", default="model,dev")
+    add("model", model, "fetch and convert the model", True, True)
+    add("lint", lint, "ruff's checks and formatting, and that notebooks are stripped")
+    add("format", format_code, "let ruff format and mend what it can, and strip the notebooks")
+    add("strip", strip, "strip notebooks of outputs").add_argument("--check", action="store_true", help="only look")
+    add("freeze", freeze_versions, "write constraints.txt from ./.venv")
+    add("clean", clean, "remove ./.venv and caches in the clone; the model cache stays")
+    add("help", lambda options: top.print_help(), "this list")
+    return top
+
+
+def lab(options):
+    venv = prepared(options)
+    command = [str(venv.python), "-m", "jupyterlab", *lab_flags(), *options.extra]
+    env = environ(**({"QP_MODEL": options.model} if options.model else {}))
+    say(f"→ starting JupyterLab; it opens {START} (Ctrl-C twice ends it)")
+    if os.name == "nt":
+        return subprocess.call(command, cwd=ROOT, env=env)
+    os.chdir(ROOT)
+    os.execve(command[0], command, env)
+
+
+def lab_flags():
+    """JupyterLab on our lesson: its token stays, its news pop-up and update check do not."""
+    flags = [
+        f"--ServerApp.root_dir={ROOT}",
+        f"--LabApp.default_url=/lab/tree/{START}",
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        flags.append("--allow-root")
+    if is_headless():
+        say("! no display here: open the address that JupyterLab prints (from afar: ssh -L 8888:localhost:8888 <host>)")
+        flags.append("--no-browser")
+    return flags
+
+
+def is_headless():
+    has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform in ("win32", "darwin")
+    return bool(os.environ.get("CI")) or not has_display
+
+
+def model(options):
+    prepared(options)
+
+
+def prepared(options):
+    """The environment with the model that `options` name in the cache (`none`: with no model)."""
+    default = options.model in ("", DEFAULT_MODEL)
+    if default:
+        say(TERMS)
+    venv = environment.ensure(["model"] if default else [], options.python)
+    if options.model != "none":
+        prepare(venv, options.model)
+    return venv
+
+
+def prepare(venv, name=""):
+    """Fetch and convert the model into the cache. Raises SetupError."""
+    name = name or DEFAULT_MODEL
+    command = [venv.python, "-m", "activations.prepare", name]
+    with step(f"preparing the model {name} (about a minute the first time)"):
+        if subprocess.call(list(map(str, command)), cwd=ROOT, env=environ()) != 0:
+            raise SetupError(
+                "the model could not be prepared (see above). MODEL=none opens the recorded captures without it."
+            )
+
+
+def test(options):
+    """Everything, from nothing: environment, model, browser, ruff, pytest. The last line is pytest's own."""
+    say(TERMS)
+    venv = environment.ensure(["model", "dev"], options.python)
+    prepare(venv)
+    browser, how = browsers.find(venv)
+    say(f"browser: {browser} ({how})")
+    failed = ruff(venv, "check") + ruff(venv, "format", "--check")
+    return run_pytest(venv, options.extra, QP_BROWSER=browser, QP_TEST_ALL="1") or int(failed > 0)
+
+
+def test_gpu(options):
+    venv = environment.ensure(["model", "dev"], options.python)
+    torch = venv.torch()
+    if not environment.has_card() or not torch or not torch.cuda:
+        raise SetupError("no usable CUDA device here; `make doctor` says why.")
+    return run_pytest(venv, ["-m", "gpu", *options.extra], QP_TEST_ALL="1")
+
+
+def run_pytest(venv, arguments, **variables):
+    say("→ pytest")
+    command = [venv.python, "-m", "pytest", "--durations=10", *arguments]
+    return subprocess.call(list(map(str, command)), cwd=ROOT, env=environ(**variables))
+
+
+def ruff(venv, *arguments):
+    """Run ruff on everything; 0 or its exit status."""
+    say(f"→ ruff {' '.join(arguments)}")
+    return subprocess.call([str(venv.python), "-m", "ruff", *arguments, "."], cwd=ROOT)
+
+
+def lint(options):
+    venv = environment.ensure(["dev"])
+    failed = ruff(venv, "check") + ruff(venv, "format", "--check")
+    return _report_unstripped() or int(failed > 0)
+
+
+def format_code(options):
+    venv = environment.ensure(["dev"])
+    failed = ruff(venv, "check", "--fix") + ruff(venv, "format")
+    strip_notebooks.strip()
+    return int(failed > 0)
+
+
+def env(options):
+    venv = environment.ensure([extra for extra in options.extras.split(",") if extra], options.python)
+    say(f"ready: {venv.path}")
+
+
+def strip(options):
+    if options.check:
+        return _report_unstripped()
+    for path in strip_notebooks.strip():
+        say(f"stripped {path.relative_to(ROOT)}")
+
+
+def _report_unstripped():
+    dirty = strip_notebooks.unstripped()
+    for path in dirty:
+        say(f"{path.relative_to(ROOT)} has outputs or metadata: python tools/dev.py strip")
+    return int(bool(dirty))
+
+
+def freeze_versions(options):
+    venv = environment.Venv()
+    count = freeze.write(venv)
+    say(f"constraints.txt: {count} pins; run make test before you commit it")
+
+
+def clean(options):
+    caches = [path for name in (".pytest_cache", ".ruff_cache", ".hypothesis") if (path := ROOT / name).exists()]
+    rooms = [folder for folder in ROOT.iterdir() if folder.is_dir() and folder.name not in (".venv", ".git")]
+    caches += [path for room in rooms for path in Path(room).rglob("__pycache__")]
+    for path in [*caches, ROOT / ".venv"]:
+        shutil.rmtree(path, ignore_errors=True)
+    say(f"removed ./.venv and caches; the model stays in {doctor.cache_folder()}")
