@@ -1,0 +1,54 @@
+"""A logits processor for text generation: a plain callable, which transformers' `generate` takes as it is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import checks, reference
+
+
+class QritaProcessor:
+    """Temperature, then exact top-k and top-p, on the scores of each step.
+
+    Args:
+        k: An int, or None / 0 / -1: off.
+        p: A number in [0, 1], or None / 1: off.
+        temperature: A finite number >= 0; 0 keeps the argmax alone.
+    Raises:
+        TypeError, ValueError: as `top_k_top_p` and `sample`, at construction.
+
+    Used as `model.generate(..., logits_processor=[QritaProcessor(k=50, p=0.9)], do_sample=True, top_k=0)`.
+
+    >>> QritaProcessor(k=1)(None, torch.tensor([[1.0, 3.0, 2.0]]))
+    tensor([[-inf, 3., -inf]])
+    """
+
+    def __init__(self, k: int | None = None, p: float | None = None, temperature: float = 1.0) -> None:
+        for name, value in (("k", k), ("p", p), ("temperature", temperature)):
+            if isinstance(value, Tensor):
+                raise TypeError(f"{name} must be a number, got a tensor")
+        anything = torch.zeros(1)
+        checks.limits(anything, k, p)
+        checks.temperatures(temperature, anything)
+        self.k, self.p, self.temperature = k, p, float(temperature)
+
+    def __repr__(self) -> str:
+        return f"QritaProcessor(k={self.k}, p={self.p}, temperature={self.temperature})"
+
+    @torch.no_grad()
+    def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
+        """Scores [B, V] divided by the temperature, with -inf for what is dropped; `scores` is not changed.
+
+        The cut is found on the undivided scores, as `sample` does, so no entries become equal by rounding. Quotients
+        beyond the dtype stop at its largest value.
+        """
+        rows = checks.as_rows(scores)
+        greedy = self.temperature == 0
+        limits = checks.limits(scores, 1 if greedy else self.k, None if greedy else self.p)
+        heat = None if greedy else checks.temperatures(self.temperature, scores)
+        kept = reference.kept(rows, limits, heat).reshape(scores.shape)
+        if heat is not None:
+            largest = torch.finfo(scores.dtype).max
+            scores = (scores / self.temperature).clamp(-largest, largest)
+        return scores.masked_fill(~kept, -torch.inf)

@@ -1,0 +1,147 @@
+"""The Gaussian threshold of Qrita: where it lies, what is above it, and whether the answer is (a hit).
+
+Source: arXiv 2602.01518 (threshold of top-k and of top-p, `rule="paper"`). `rule="sigma"` takes the margin in units of
+the row's standard deviation, so that it does not move when all logits shift.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import reference
+from .checks import Limits
+
+INF = float("inf")
+# Candidates a row may hold: what is above the threshold is gathered into a buffer of this many entries.
+CANDIDATE_BUFFER = 16_384
+# Below this vocabulary nothing is truncated.
+SMALL_VOCABULARY = 512
+# Top-p looks at this many entries at least: beyond sigma = sqrt(2 ln V) the mass sits in outliers.
+NUCLEUS_CANDIDATES = 256
+WHOLE_ROW, RUNS, RUN = 8_192, 64, 128
+
+
+class TruncationStats(NamedTuple):
+    """Truncation of each row: [B] each, 0-d for one row.
+
+    Attributes:
+        mean, std: Of a fixed sample of the row's finite entries, float32; NaN where there is none.
+        delta: Distance of the threshold from the mean in standard deviations before the margin, float32; -inf where
+            k and p are off.
+        threshold: t in logit units, float32; -inf where nothing is truncated.
+        kept: Entries >= t, int32.
+        mass: Share of the row's probability at or above t, float32; 0 where nothing is eligible.
+        hit: bool, whether the entries >= t are enough for k and p.
+        overflow: bool, whether `kept` exceeds `CANDIDATE_BUFFER`.
+    """
+
+    mean: Tensor
+    std: Tensor
+    delta: Tensor
+    threshold: Tensor
+    kept: Tensor
+    mass: Tensor
+    hit: Tensor
+    overflow: Tensor
+
+
+def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> TruncationStats:
+    """The statistics of logits [B, V]."""
+    mean, std = finite_moments(sample_columns(logits))
+    delta = quantile_distance(std, limits, logits.shape[-1])
+    value = threshold(mean, std, delta, margin, rule)
+    if logits.shape[-1] <= SMALL_VOCABULARY:
+        value = torch.full_like(value, -INF)
+    value = value.float()
+    kept, mass = above(logits, value)
+    return TruncationStats(
+        mean.float(),
+        std.float(),
+        delta.float(),
+        value,
+        kept.int(),
+        mass.float(),
+        is_hit(kept, mass, limits, logits.shape[-1]),
+        kept > CANDIDATE_BUFFER,
+    )
+
+
+def sample_columns(logits: Tensor) -> Tensor:
+    """The whole row up to V = 8,192, else 64 runs of 128 neighbours, run r starting at r * (V // 64)."""
+    vocab = logits.shape[-1]
+    if vocab <= WHOLE_ROW:
+        return logits
+    starts = torch.arange(RUNS, device=logits.device) * (vocab // RUNS)
+    return logits[:, (starts[:, None] + torch.arange(RUN, device=logits.device)).flatten()]
+
+
+def finite_moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (ddof 0) of the finite entries of each row [B, N], float64; NaN for none."""
+    values = values.double()
+    finite = values.isfinite()
+    count = finite.sum(-1)
+    mean = _row_sum(values.where(finite, 0.0)) / count
+    gap = (values - mean[:, None]).where(finite, 0.0)
+    return mean, (_row_sum(gap.square()) / count).sqrt()
+
+
+def quantile_distance(std: Tensor, limits: Limits, vocab: int) -> Tensor:
+    """delta of each row, [B] float64: how many standard deviations above the mean the cut is expected."""
+    delta_k = delta_p = torch.full_like(std, -INF)
+    if limits.k is not None:
+        delta_k = torch.special.ndtri(1.0 - limits.k.double() / vocab)  # k = V, off: -inf
+    if limits.p is not None:
+        floor = torch.special.ndtri(torch.full_like(std, max(0.0, 1.0 - NUCLEUS_CANDIDATES / vocab)))
+        delta_p = (std - torch.special.ndtri(limits.p)).minimum(floor)  # p = 1, off: -inf
+    if limits.order == "joint":
+        return delta_k.maximum(delta_p)
+    return torch.where(delta_k > -INF, delta_k, delta_p)
+
+
+def threshold(mean: Tensor, std: Tensor, delta: Tensor, margin: float, rule: str) -> Tensor:
+    """t of each row, [B] float64; -inf for a constant row, one without finite entries, and where delta is -inf."""
+    if rule == "sigma":
+        value = mean + delta * (1.0 - margin * delta.sign()) * std
+    else:
+        value = mean + delta * std
+        value = value - margin * value.abs()
+    return torch.where((std > 0) & (delta > -INF), value, -INF)
+
+
+def above(logits: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """How many entries are >= value [B], and their share of the row's mass (float64, 0 where nothing is eligible)."""
+    counts, shares = [], []
+    for chunk in reference.chunks(logits):
+        rows = logits[chunk]
+        is_above = rows.float() >= value[chunk, None]
+        keys = reference.row_keys(rows)
+        weights = reference.fixed_weights(keys, -keys.amin(-1, keepdim=True), rows.shape[-1])
+        total = weights.sum(-1)
+        counts.append(is_above.sum(-1))
+        shares.append((weights * is_above).sum(-1).double() / total.clamp(min=1).double())
+    return torch.cat(counts), torch.cat(shares)
+
+
+def is_hit(kept: Tensor, mass: Tensor, limits: Limits, vocab: int) -> Tensor:
+    """[B] bool: kept >= k; p alone: mass >= p; joint: either; both off: always."""
+    has_k = torch.zeros_like(kept, dtype=torch.bool) if limits.k is None else limits.k < vocab
+    has_p = torch.zeros_like(has_k) if limits.p is None else limits.p < 1
+    enough_k = has_k if limits.k is None else has_k & (kept >= limits.k)
+    enough_p = has_p if limits.p is None else has_p & (mass >= limits.p)
+    if limits.order == "k_then_p":  # p then counts within the k largest
+        enough_p = enough_p & ~has_k
+    return enough_k | enough_p | ~(has_k | has_p)
+
+
+def _row_sum(values: Tensor) -> Tensor:
+    """Sum of each row by halves, always in the same order: a library's order may depend on the batch."""
+    width = values.shape[-1]
+    size = 1 << (width - 1).bit_length()
+    values = torch.nn.functional.pad(values, (0, size - width))
+    while size > 1:
+        size //= 2
+        values = values[:, :size] + values[:, size:]
+    return values[:, 0]
