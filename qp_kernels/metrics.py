@@ -1,0 +1,56 @@
+"""Measures of one row of scores, in plain torch: how Gaussian it is, and where it is not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class Moments(NamedTuple):
+    """Mean and standard deviation (ddof 0, in the unit of the row), skewness and excess kurtosis (both 0 for a Gaussian)."""
+
+    mean: float
+    std: float
+    skew: float
+    excess_kurtosis: float
+
+
+def moments(row: torch.Tensor) -> Moments:
+    """Moments of the finite entries of a row.
+
+    Args:
+        row: [N] any float dtype; ±inf and NaN are left out.
+    Returns:
+        Moments in float64. Without a finite entry all are NaN; with σ = 0, skew and kurtosis are 0.
+    """
+    x = row[torch.isfinite(row)].double()
+    if x.numel() == 0:
+        return Moments(*[float("nan")] * 4)
+    mean = x.mean()
+    centred = x - mean
+    std = centred.square().mean().sqrt()
+    if std == 0:
+        return Moments(mean.item(), 0.0, 0.0, 0.0)
+    squared = (centred / std).square()
+    skew = (squared * (centred / std)).mean()
+    return Moments(mean.item(), std.item(), skew.item(), squared.square().mean().item() - 3.0)
+
+
+def quantile_pairs(descending: torch.Tensor, points: int = 160) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ranks, normal quantiles and values of a row for a QQ plot, dense in both tails.
+
+    Args:
+        descending: [N] finite values, largest first.
+        points: About how many pairs to return.
+    Returns:
+        ranks [M] int64 (0 = largest), theory [M] = Φ⁻¹(1 − (rank + ½)/N), values [M]; float64, ranks increasing.
+    """
+    n = descending.numel()
+    if n == 0:
+        empty = torch.empty(0, dtype=torch.float64)
+        return empty.long(), empty, empty
+    tail = torch.logspace(0, torch.tensor((n + 1) / 2).log10().item(), points // 2, dtype=torch.float64).round().long() - 1
+    ranks = torch.cat([tail, n - 1 - tail]).clamp_(0, n - 1).unique()
+    theory = -torch.special.ndtri((ranks.double() + 0.5) / n)
+    return ranks, theory, descending[ranks].double()

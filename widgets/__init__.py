@@ -1,0 +1,5 @@
+"""Pictures of how a language model chooses tokens and keys. `from widgets import LogitExplorer`."""
+
+from widgets.panels.logits import LogitExplorer
+
+__all__ = ["LogitExplorer"]

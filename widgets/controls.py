@@ -1,0 +1,161 @@
+"""Sliders whose `.value` is the quantity itself: a grid to slide on, and a box for the exact number.
+
+A slider over k in 1 … 262,144 or over p near 1 is useless on a linear scale, and a plain logarithmic slider cannot hold an
+exact number. `GridSlider` slides over a list of values (arrow keys move one step) and has a box beside it for any other.
+"""
+
+from __future__ import annotations
+
+import math
+
+import ipywidgets as w
+import numpy as np
+import traitlets
+
+LABEL_WIDTH = "110px"
+
+
+def k_grid(vocab: int, off: bool = True) -> list[int]:
+    """0 (off), then about 24 whole numbers per decade from 1 to `vocab`."""
+    steps = max(2, round(24 * math.log10(max(vocab, 2))) + 1)
+    grid = sorted({int(round(x)) for x in np.geomspace(1, max(vocab, 2), steps)} & set(range(1, vocab + 1)) | {vocab})
+    return ([0] if off else []) + grid
+
+
+def p_grid(decades: int = 5, per_decade: int = 20) -> list[float]:
+    """p on −log₁₀(1 − p): 0, …, .9, …, .99, …, 1 − 10^−decades, then 1 (off)."""
+    steps = np.arange(decades * per_decade + 1) / per_decade
+    return [float(f"{1 - 10.0**-s:.9g}") for s in steps] + [1.0]
+
+
+def linear_grid(low: float, high: float, step: float) -> list[float]:
+    return [round(low + i * step, 10) for i in range(round((high - low) / step) + 1)]
+
+
+class _Quantity(traitlets.TraitType):
+    """A number that the control itself checks; None is no number."""
+
+    default_value = 0
+
+    def validate(self, obj, value):
+        return obj.check(value)
+
+
+class GridSlider(w.HBox):
+    """A labelled slider over `grid` with a box for the exact value; `.value` is the quantity.
+
+    Args:
+        symbol: What formulas call it; also the prefix of error messages ("k").
+        label: Text beside the slider: symbol, meaning and unit.
+        grid: Increasing values the slider visits; the first and the last bound what may be set.
+        value: Start value, any number between the bounds.
+        off: Value that means "off", said in the tooltip.
+    Raises:
+        ValueError: at construction and on assignment, when a value is out of range or not a number.
+    """
+
+    value = _Quantity(allow_none=False)
+    error = traitlets.Unicode("")  # the last refused entry, in words; "" when the last entry was taken
+
+    def __init__(self, symbol: str, label: str, grid: list, value, *, off=None, tooltip: str = ""):
+        self.symbol, self.grid, self.off = symbol, list(grid), off
+        self._whole = all(isinstance(x, int) for x in grid)
+        hint = tooltip + (f" ({off:g} = off)" if off is not None else "")
+        self._slider = w.IntSlider(
+            description=label,
+            style={"description_width": LABEL_WIDTH},
+            min=0,
+            max=len(self.grid) - 1,
+            readout=False,
+            tooltip=f"{label}: {hint}" if hint else label,
+            layout=w.Layout(flex="1 1 0", min_width="190px", width="auto"),
+        )
+        self._slider.add_class("qp-slider-" + symbol.replace(" ", "-"))
+        box = w.IntText if self._whole else w.FloatText
+        self._box = box(
+            continuous_update=False, tooltip=f"exact {symbol}", layout=w.Layout(width="96px", flex="0 0 auto")
+        )
+        self._box.add_class("qp-box-" + symbol.replace(" ", "-"))
+        self._syncing = False
+        super().__init__([self._slider, self._box], layout=w.Layout(align_items="center"))
+        self.value = value
+        self._slider.observe(self._from_slider, "value")
+        self._box.observe(self._from_box, "value")
+
+    def check(self, value):
+        """The value as int or float; ValueError when it is not one of this control."""
+        low, high = self.grid[0], self.grid[-1]
+        kind = "a whole number" if self._whole else "a number"
+        text = f"{self.symbol} must be {kind} from {low:g} to {high:,}, got {value!r}"
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+            raise ValueError(text)
+        if not low <= value <= high or (self._whole and int(value) != value):
+            raise ValueError(text)
+        return int(value) if self._whole else float(value)
+
+    def set_grid(self, grid: list) -> None:
+        """Change the bounds (another vocabulary, another context); the value is clipped into them."""
+        if list(grid) == self.grid:
+            return
+        clipped = min(max(self.value, grid[0]), grid[-1])
+        self._syncing = True
+        try:
+            self.grid = list(grid)
+            self._slider.max = len(self.grid) - 1
+            self._slider.value = self._nearest(clipped)
+        finally:
+            self._syncing = False
+        self.value = clipped
+
+    def _nearest(self, value) -> int:
+        return int(np.abs(np.asarray(self.grid, dtype=np.float64) - value).argmin())
+
+    @traitlets.observe("value")
+    def _show(self, change):
+        self._syncing = True
+        try:
+            self.error = ""
+            self._box.value = change["new"]
+            self._slider.value = self._nearest(change["new"])
+        finally:
+            self._syncing = False
+
+    def _from_slider(self, change):
+        if not self._syncing:
+            self.value = self.grid[change["new"]]
+
+    def _from_box(self, change):
+        if self._syncing:
+            return
+        try:
+            self.value = self.check(change["new"])
+        except ValueError as refused:
+            self._syncing = True
+            try:
+                self._box.value = self.value
+            finally:
+                self._syncing = False
+            self.error = ""  # so that the same mistake twice is told twice
+            self.error = str(refused)
+
+
+def choice(label: str, options: list, value, tooltip: str = "") -> w.Dropdown:
+    """A drop-down list. `options` are values or (text, value) pairs."""
+    return w.Dropdown(
+        description=label,
+        options=options,
+        value=value,
+        tooltip=tooltip or label,
+        style={"description_width": "initial"},
+        layout=w.Layout(width="auto", margin="2px 12px 2px 2px"),
+    )
+
+
+def switch(label: str, value: bool = False, tooltip: str = "") -> w.Checkbox:
+    return w.Checkbox(
+        description=label, value=value, indent=False, tooltip=tooltip or label, layout=w.Layout(width="auto")
+    )
+
+
+def button(label: str, tooltip: str, icon: str = "") -> w.Button:
+    return w.Button(description=label, tooltip=tooltip, icon=icon, layout=w.Layout(width="auto"))

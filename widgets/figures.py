@@ -1,0 +1,343 @@
+"""Figures as pure functions: numbers in, plotly traces out. Panels show them; tests read them as data.
+
+A figure is made once with all its traces, named for what they are; later only the changed properties of a trace are sent.
+`*_traces` functions return `{trace name: properties}` for one view, so that the first picture and every update share them.
+"""
+
+from __future__ import annotations
+
+import html
+
+import numpy as np
+import plotly.graph_objects as go
+
+from widgets import theme
+from widgets.logit_view import BAR_ROWS, Bar, LogitView, RowFacts
+
+HEADROOM = 40  # the histogram's axis ends at this multiple of the highest bar; the labels of the lines stand there
+LABEL_LEVEL = {"cut": 24, "threshold": 10, "min_p": 4.2, "top_n_sigma": 1.8}
+SIDE = {
+    "cut": 0.8,
+    "threshold": 0.4,
+    "min_p": 0.4,
+    "top_n_sigma": 0.4,
+}  # beyond this share of the axis the label stands left
+DRAW_SCALE_FLOOR = 1e-6  # left end of the logarithmic probability axis
+
+VISIBLE = str.maketrans({"\n": "↵", "\t": "⇥", "\r": "␍", "\u00a0": "␣", "\u200b": "·"})
+
+
+def escape(text: str, limit: int = 22) -> str:
+    """A token as plotly text: HTML escaped, spaces and control characters visible, long ones cut in the middle."""
+    text = text.translate(VISIBLE)
+    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    body = text.lstrip(" ")
+    text = "␣" * (len(text) - len(body)) + body
+    trailing = len(text) - len(text.rstrip(" "))
+    text = text.rstrip(" ") + "␣" * trailing
+    if len(text) > limit:
+        text = f"{text[: limit - 6]}…{text[-5:]}"
+    return html.escape(text)
+
+
+def percent(share: float) -> str:
+    """A probability as people read it: 3 digits, and powers of ten where per cent would be all zeros."""
+    if share == 0:
+        return "0"
+    return f"{100 * share:.3g} %" if share >= 1e-5 else f"{share:.0e}".replace("e-0", "e-")
+
+
+def number(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3g}"
+
+
+def logit_figure() -> go.Figure:
+    """The empty figure of `LogitExplorer`: bars of tokens on the left, histogram and QQ view on the right."""
+    figure = go.Figure(layout=_logit_layout())
+    left, upper, lower = {"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2"}, {"xaxis": "x3", "yaxis": "y3"}
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "textposition": "outside",
+        "constraintext": "none",
+        "cliponaxis": False,
+        **left,
+    }
+    line = {"type": "scatter", "mode": "lines"}
+    mark = {**line, "mode": "lines+text", "cliponaxis": False, **upper}
+    before_style = {"color": "rgba(0,0,0,0)", "line": {"color": theme.GREY, "width": 1.2}}
+    traces = [
+        {**bar, "name": "before", "marker": before_style, "width": 0.78, "hovertemplate": _BAR_HOVER},
+        {**bar, "name": "after", "marker": {"color": theme.GREEN}, "width": 0.46, "hovertemplate": _BAR_HOVER},
+        {
+            **line,
+            "mode": "markers",
+            "name": "drawn",
+            "marker": {"symbol": "diamond", "size": 9, "color": theme.BLUE, "line": {"width": 1, "color": "#ffffff"}},
+            "hovertemplate": "drawn %{customdata} times<extra></extra>",
+            **left,
+        },
+        {**line, "name": "cut_rank", "line": {"color": theme.VERMILLION, "width": 2}, "hoverinfo": "skip", **left},
+        {
+            **line,
+            "name": "kept_region",
+            "fill": "toself",
+            "fillcolor": "rgba(0, 158, 115, 0.14)",
+            "line": {"width": 0},
+            "hoverinfo": "skip",
+            **upper,
+        },
+        {**_HISTOGRAM, "name": "dropped", "marker": {"color": theme.GREY}, **upper},
+        {**_HISTOGRAM, "name": "kept", "marker": {"color": theme.GREEN}, **upper},
+        {**line, "name": "normal", "line": {"color": theme.BLUE, "width": 2}, "hoverinfo": "skip", **upper},
+        {**mark, "name": "threshold", "line": {"color": theme.PURPLE, "width": 2, "dash": "dash"}},
+        {**mark, "name": "min_p", "line": {"color": theme.ORANGE, "width": 2, "dash": "dot"}},
+        {**mark, "name": "top_n_sigma", "line": {"color": theme.ORANGE, "width": 2, "dash": "dashdot"}},
+        {**mark, "name": "cut", "line": {"color": theme.VERMILLION, "width": 2.5}},
+        {
+            **line,
+            "name": "qq_line",
+            "line": {"color": theme.BLUE, "width": 1.5, "dash": "dash"},
+            "hoverinfo": "skip",
+            **lower,
+        },
+        {**line, "name": "qq", "line": {"color": theme.GREY, "width": 2.5}, "hovertemplate": _QQ_HOVER, **lower},
+        {**line, "name": "qq_kept", "line": {"color": theme.GREEN, "width": 4}, "hovertemplate": _QQ_HOVER, **lower},
+    ]
+    figure.add_traces([go.Bar(t) if t["type"] == "bar" else go.Scatter(t) for t in traces])
+    return figure
+
+
+_BAR_HOVER = "%{customdata}<extra></extra>"
+_QQ_HOVER = "normal %{x:.2f} σ, row %{y:.2f} σ<extra></extra>"
+_HISTOGRAM = {"type": "bar", "hovertemplate": "logit %{x:.2f}: %{y} tokens<extra></extra>"}
+
+
+def _logit_layout() -> dict:
+    def heading(text: str, x: float, y: float, x_anchor: str = "left") -> dict:
+        return {
+            "text": text,
+            "xref": "paper",
+            "yref": "paper",
+            "x": x,
+            "y": y,
+            "xanchor": x_anchor,
+            "yanchor": "bottom",
+            "showarrow": False,
+            "font": {"size": 13},
+        }
+
+    return {
+        **theme.layout(620),
+        "barmode": "overlay",
+        "bargap": 0,
+        "margin": {"l": 150, "r": 20, "t": 48, "b": 44},
+        "xaxis": theme.axis(
+            "probability", domain=[0, 0.36], range=[0, 1.18], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1]
+        ),
+        "yaxis": theme.axis("", range=[BAR_ROWS - 0.4, -0.6], tickfont={"size": 13}, ticks="", showgrid=False),
+        "xaxis2": theme.axis("logit", domain=[0.46, 1], anchor="y2"),
+        "yaxis2": theme.axis(
+            "tokens per bin", domain=[0.52, 1], anchor="x2", type="log", tickvals=[1, 10, 100, 1e3, 1e4, 1e5]
+        ),
+        "xaxis3": theme.axis("normal quantile [σ]", domain=[0.46, 1], anchor="y3", range=[-5.2, 5.2]),
+        "yaxis3": theme.axis("row quantile [σ]", domain=[0, 0.36], anchor="x3", range=[-7, 9]),
+        "annotations": [
+            heading("", 0, 1.0, "left"),
+            heading("", 0.46, 1.0),
+            heading("", 0.46, 0.36),
+        ],
+    }
+
+
+HEADINGS = {"bars": 0, "histogram": 1, "qq": 2}
+
+
+def histogram_traces(facts: RowFacts) -> dict[str, dict]:
+    """The parts of the histogram and the QQ view that only a new row changes."""
+    out = {"dropped": {"x": [], "y": []}, "normal": {"x": [], "y": []}}
+    hist, m = facts.histogram, facts.moments
+    if hist is not None:
+        out["dropped"] = {"x": hist.centres, "width": hist.width, "y": hist.counts}
+        if m.std > 0:
+            x = np.linspace(m.mean - 5 * m.std, m.mean + 5 * m.std, 121)
+            density = np.exp(-0.5 * ((x - m.mean) / m.std) ** 2) / (m.std * np.sqrt(2 * np.pi))
+            out["normal"] = {"x": x, "y": facts.normal_count * hist.width * density}
+    _, theory, values = facts.qq
+    scaled = (values - m.mean) / m.std if m.std > 0 else np.zeros_like(values)
+    out["qq"] = {"x": theory, "y": scaled}
+    out["qq_line"] = {"x": [-5, 5], "y": [-5, 5]}
+    return out
+
+
+def cut_traces(view: LogitView) -> dict[str, dict]:
+    """The parts that k, p, T and the rivals change, bars apart."""
+    facts, hist, m = view.facts, view.facts.histogram, view.facts.moments
+    out = {"kept": {"x": [], "y": []}}
+    height = float(facts.eligible)
+    if hist is not None:
+        finite = facts.sorted[facts.sorted < np.inf]
+        kept = hist.prefix_counts(finite, max(0, view.kept - (facts.eligible - len(finite))))
+        out["kept"] = {"x": hist.centres, "width": hist.width, "y": kept}
+        height = float(hist.counts.max())
+    out["cut"] = _mark(view.cut, height, "cut", f"cut: {view.kept:,} kept", view)
+    out["threshold"] = _mark(view.threshold, height, "threshold", f"t: {view.candidates:,} candidates", view)
+    for name, title in (("min_p", "min-p"), ("top_n_sigma", "top-nσ")):
+        rival = view.rivals.get(name)
+        words = f"{title}: {rival[2]:,} kept" if rival else ""
+        out[name] = _mark(rival[1] if rival else np.nan, height, name, words, view)
+    right = hist.range[1] if hist is not None else view.cut
+    band = [view.cut, right, right, view.cut] if np.isfinite(view.cut) else []
+    out["kept_region"] = {"x": band, "y": [0.5, 0.5, height * HEADROOM, height * HEADROOM][: len(band)]}
+    ranks, theory, values = facts.qq
+    above = values >= view.cut
+    scaled = (values - m.mean) / m.std if m.std > 0 else np.zeros_like(values)
+    out["qq_kept"] = {"x": theory[above], "y": scaled[above]}
+    return out
+
+
+def _mark(x: float, height: float, name: str, text: str, view: LogitView) -> dict:
+    """A vertical line whose label stands above the bars, on the side with room."""
+    if not np.isfinite(x):
+        return {"x": [], "y": [], "text": []}
+    low, high = view.facts.histogram.range
+    return {
+        "x": [x, x, x],
+        "y": [0.5, height * LABEL_LEVEL[name], height * HEADROOM],
+        "text": ["", f" {text} ", ""],
+        "textposition": "middle left" if x > low + SIDE[name] * (high - low) else "middle right",
+        "hovertemplate": f"{text}, logit {x:.3f}<extra></extra>",
+    }
+
+
+def bar_traces(view: LogitView, drawn: dict[int, int], log: bool) -> tuple[dict[str, dict], dict]:
+    """The bars of tokens before and after the cut, with the drawn samples, and the tick labels of their axis."""
+    places = {i: bar for i, bar in enumerate(view.bars) if bar is not None}
+    rows, bars = list(places), list(places.values())
+    total = sum(drawn.values())
+    floor = DRAW_SCALE_FLOOR if log else 0.0
+    after = [b.after if b.kept else 0 for b in bars]
+    drawn_rows = [(i, drawn[b.token]) for i, b in places.items() if b.token in drawn]
+    words = [_bar_text(b) for b in bars]
+    out = {
+        "before": {"x": [max(b.before, floor) for b in bars], "y": rows, "customdata": [_bar_hover(b) for b in bars]},
+        "after": {"x": after, "y": rows, "customdata": [_bar_hover(b) for b in bars]},
+        "drawn": {
+            "x": [n / total for _, n in drawn_rows],
+            "y": [i for i, _ in drawn_rows],
+            "customdata": [f"{n:,} of {total:,}" for _, n in drawn_rows],
+        },
+        "cut_rank": _cut_rank(view, floor),
+    }
+    # The text stands at the end of the longer of the two bars.
+    out["before"]["text"] = [w if b.before >= b.after else "" for w, b in zip(words, bars, strict=True)]
+    out["after"]["text"] = [w if b.before < b.after else "" for w, b in zip(words, bars, strict=True)]
+    ticks = {"tickvals": rows, "ticktext": [_tick(b) for b in bars]}
+    if None in view.bars:
+        gap = view.bars.index(None)
+        hidden = view.bars[gap + 1].rank - view.bars[gap - 1].rank - 1
+        ticks = {"tickvals": [*rows, gap], "ticktext": [*ticks["ticktext"], f"⋮ {hidden:,} more"]}
+    return out, ticks
+
+
+def _tick(bar: Bar) -> str:
+    return f"{escape(bar.label)}{' =' if bar.tied else ''}"
+
+
+def _bar_text(bar: Bar) -> str:
+    return f"{percent(bar.before)} → {percent(bar.after)}" if bar.kept else f"{percent(bar.before)} dropped"
+
+
+def _bar_hover(bar: Bar) -> str:
+    fate = f"after the cut {percent(bar.after)}" if bar.kept else "dropped"
+    tie = "<br>equal to the value at the cut" if bar.tied else ""
+    return (
+        f"<b>{escape(bar.label, 60)}</b> (id {bar.token})<br>rank {bar.rank:,}<br>logit {bar.logit:.4f}<br>"
+        f"probability {percent(bar.before)}<br>{fate}{tie}"
+    )
+
+
+def _cut_rank(view: LogitView, floor: float) -> dict:
+    """A line between the last kept and the first dropped row of the bars."""
+    last = max((i for i, bar in enumerate(view.bars) if bar is not None and bar.kept), default=None)
+    if last is None or last + 1 >= len(view.bars):
+        return {"x": [], "y": []}
+    return {"x": [floor, 1.18], "y": [last + 0.5, last + 0.5]}
+
+
+def headings(view: LogitView) -> list[str]:
+    """What each of the three parts says above it."""
+    m = view.facts.moments
+    tie = f" · tie at the cut: {view.ties_kept:,} of {view.ties:,} kept (=)" if view.ties > view.ties_kept else ""
+    outside = ""
+    hist = view.facts.histogram
+    if hist is not None and hist.below + hist.above:
+        outside = f" · {hist.below + hist.above:,} outside"
+    return [
+        f"<b>Next token</b>, before ▭ and after <span style='color:{theme.GREEN}'>■</span> the cut{tie}",
+        f"<b>All logits</b> against N(μ = {number(m.mean)}, σ = {number(m.std)}){outside}",
+        f"<b>QQ</b>: skew {m.skew:+.2f}, excess kurtosis {m.excess_kurtosis:+.2f}",
+    ]
+
+
+def logit_axes(view: LogitView, log: bool) -> dict:
+    """Axis settings that follow the row and the scale, flat as plotly's `relayout` takes them."""
+    hist = view.facts.histogram
+    top = float(hist.counts.max()) if hist is not None else 1.0
+    axes = {"yaxis2.range": [np.log10(0.5), np.log10(max(top, 1) * HEADROOM)]}
+    if hist is not None:
+        axes["xaxis2.range"] = list(hist.range)
+    if log:
+        axes |= {
+            "xaxis.type": "log",
+            "xaxis.range": [-6, 1.1],
+            "xaxis.tickvals": [1e-6, 1e-4, 1e-2, 1],
+            "xaxis.tickformat": "",
+        }
+    else:
+        axes |= {
+            "xaxis.type": "linear",
+            "xaxis.range": [0, 1.3],
+            "xaxis.tickvals": [0, 0.5, 1],
+            "xaxis.tickformat": ".0%",
+        }
+    return axes
+
+
+def margin_figure(margins, kept, names: list[str], k: int) -> go.Figure:
+    """How many candidates pass the threshold as its safety margin grows, one line a row.
+
+    Args:
+        margins: [M] margins. kept: [M, R] entries at or above the threshold. names: R labels. k: Tokens wanted.
+    """
+    figure = go.Figure(layout=theme.layout(420))
+    counts = np.maximum(np.asarray(kept, dtype=float), 0.8)
+    for row, name in enumerate(names):
+        style = {"color": theme.GREEN if counts[0, row] >= k else theme.VERMILLION, "width": 2}
+        hover = f"{escape(name, 60)}<br>margin %{{x:.2f}}: %{{y:,}} candidates<extra></extra>"
+        figure.add_scatter(x=np.asarray(margins), y=counts[:, row], name=name, line=style, hovertemplate=hover)
+        figure.add_annotation(
+            x=float(margins[-1]),
+            y=float(np.log10(counts[-1, row])),
+            text=escape(name, 40),
+            showarrow=False,
+            xanchor="left",
+            xshift=6,
+        )
+    figure.add_scatter(
+        x=[0, float(margins[-1])], y=[k, k], name="k", line={"color": theme.BLUE, "width": 2, "dash": "dash"}
+    )
+    figure.add_annotation(
+        x=0,
+        y=float(np.log10(k)),
+        text=f"k = {k}: below it the k-th token is lost",
+        yshift=-12,
+        showarrow=False,
+        xanchor="left",
+    )
+    figure.update_layout(
+        margin_r=230,
+        xaxis=theme.axis("margin [share of δσ]", range=[0, float(margins[-1])]),
+        yaxis=theme.axis("candidates at or above t", type="log"),
+    )
+    return figure

@@ -1,0 +1,160 @@
+"""One view of everything a logit panel can be opened on: tensors, arrays, files, captures and live models.
+
+A panel sees `Rows`: how many there are, the logits of one, and what its tokens are called. Nothing here draws.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from activations import LanguageModel, LogitCapture, load_capture
+
+
+class Rows:
+    """Rows of logits with the names of their tokens.
+
+    Attributes:
+        count: Number of rows R, at least 1.
+        vocab_size: V.
+        caption: Model, layer, dtype and device in words.
+        unused: [V] bool, the `<unused…>` tokens, or None when not known.
+    """
+
+    count: int
+    vocab_size: int
+    caption: str
+    unused: torch.Tensor | None = None
+    has_model_dtype = False
+
+    def row(self, index: int, logits_dtype: str = "float32") -> torch.Tensor:
+        """[V] float32 logits of row `index`; `logits_dtype="model"` as the model's own head rounds them."""
+        raise NotImplementedError
+
+    def label(self, ids) -> list[str]:
+        """Names of vocabulary entries."""
+        return [f"<id {int(i)}>" for i in ids]
+
+    def text(self, index: int) -> tuple[list[str], int, int]:
+        """Tokens around row `index`, which of them the row belongs to, and the id that really comes next (-1: unknown)."""
+        return [], -1, -1
+
+    def row_of_token(self, index: int, token: int) -> int | None:
+        """The row that belongs to the token at place `token` of `text(index)`, or None when that was not captured."""
+        return None
+
+    def code(self, index: int) -> list[str]:
+        """Lines of Python that define `logits`, the row `index`."""
+        return ["logits = ...  # your own row"]
+
+
+class TensorRows(Rows):
+    """Plain logits `[V]` or `[R, V]`."""
+
+    def __init__(self, logits, caption: str | None = None, code: list[str] | None = None):
+        logits = torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits
+        if not logits.is_floating_point():
+            raise TypeError(f"logits must be floating point, got {logits.dtype}")
+        if logits.ndim not in (1, 2) or 0 in logits.shape:
+            raise ValueError(
+                f"logits must be [V] or [R, V] with at least one row and one entry, got {list(logits.shape)}"
+            )
+        self._logits = logits.detach().reshape(-1, logits.shape[-1])
+        self._code = code
+        self.count, self.vocab_size = self._logits.shape
+        name = str(logits.dtype).removeprefix("torch.")
+        self.caption = caption or f"logits [{self.count:,}, {self.vocab_size:,}] {name} on {logits.device}"
+
+    def row(self, index: int, logits_dtype: str = "float32") -> torch.Tensor:
+        return self._logits[index].float()
+
+    def code(self, index: int) -> list[str]:
+        return [*self._code, f"logits = logits[{index}]"] if self._code else super().code(index)
+
+
+class CaptureRows(Rows):
+    """A `LogitCapture`; `made` are the lines of code that make it."""
+
+    has_model_dtype = True
+
+    def __init__(self, capture: LogitCapture, made: list[str]):
+        self.capture, self._made = capture, made
+        self.count, self.vocab_size = len(capture.positions), capture.vocab_size
+        self.caption, self.unused = capture.caption, capture.unused
+
+    def row(self, index: int, logits_dtype: str = "float32") -> torch.Tensor:
+        return self.capture.logits(index, logits_dtype=logits_dtype).float()
+
+    def label(self, ids) -> list[str]:
+        return self.capture.label(ids)
+
+    def text(self, index: int) -> tuple[list[str], int, int]:
+        begin, end = self._bounds(int(self.capture.positions[index]))
+        here = int(self.capture.positions[index]) - begin
+        return list(self.capture.tokens[begin:end]), here, int(self.capture.next_ids[index])
+
+    def row_of_token(self, index: int, token: int) -> int | None:
+        begin, _ = self._bounds(int(self.capture.positions[index]))
+        found = (torch.as_tensor(self.capture.positions) == begin + token).nonzero()
+        return int(found[0]) if len(found) else None
+
+    def code(self, index: int) -> list[str]:
+        return [*self._made, f"logits = capture.logits({index})"]
+
+    def _bounds(self, position: int) -> tuple[int, int]:
+        """Start and end of the text that holds `position` (several texts can be packed in one capture)."""
+        starts = [int(s) for s in self.capture.starts] + [len(self.capture.tokens)]
+        which = max(i for i in range(len(starts) - 1) if starts[i] <= position)
+        return starts[which], starts[which + 1]
+
+
+def is_live(source) -> bool:
+    return isinstance(source, LanguageModel)
+
+
+def open_rows(source) -> Rows:
+    """Rows of a tensor, an array, a `LogitCapture` or a file (`.safetensors`, `.npy`, `.npz` with one array or `logits`).
+
+    Raises:
+        TypeError, ValueError, FileNotFoundError: what was given and what is accepted.
+    """
+    if isinstance(source, Rows):
+        return source
+    if isinstance(source, LogitCapture):
+        return CaptureRows(source, ["capture = ...  # the LogitCapture of this panel"])
+    if isinstance(source, (torch.Tensor, np.ndarray)):
+        return TensorRows(source)
+    if isinstance(source, (str, Path)):
+        return _open_file(Path(source))
+    raise TypeError(
+        "a LogitExplorer opens on a live model, a LogitCapture, logits [V] or [R, V], or a .safetensors, .npy or .npz file; "
+        f"got {type(source).__name__}"
+    )
+
+
+def _open_file(path: Path) -> Rows:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file at {path}")
+    if path.suffix == ".safetensors":
+        made = ["from activations import load_capture", f"capture = load_capture({str(path)!r})"]
+        return CaptureRows(load_capture(path), made)
+    if path.suffix not in (".npy", ".npz"):
+        raise ValueError(f"{path.name}: only .safetensors, .npy and .npz files are read")
+    array, key = _read_array(path)
+    made = ["import numpy as np, torch", f"logits = torch.from_numpy(np.load({str(path)!r}){key})"]
+    return TensorRows(array, caption=f"{path.name}: {list(array.shape)} {array.dtype}", code=made)
+
+
+def _read_array(path: Path) -> tuple[np.ndarray, str]:
+    """The array of a numpy file, and the index expression that picks it. Pickled objects are refused by numpy."""
+    loaded = np.load(path, allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return loaded, ""
+    with loaded:
+        names = loaded.files
+        key = "logits" if "logits" in names else names[0] if len(names) == 1 else None
+        if key is None:
+            raise ValueError(f"{path.name} holds the arrays {names}; name one of them 'logits'")
+        return loaded[key], f"[{key!r}]"
