@@ -12,7 +12,7 @@
 # The first interpreter that runs: a pyenv shim can exist and fail.
 RUN := $(shell for p in "$(PYTHON)" python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	"$$p" -c "import sys; sys.exit(sys.version_info < (3, 7))" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
-DEV = "$(or $(RUN),python3)" tools/dev.py
+DEV = exec "$(or $(RUN),python3)" tools/dev.py
 
 .PHONY: help lab test test-gpu doctor env model lint format strip freeze clean
 .DEFAULT_GOAL := help

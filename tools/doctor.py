@@ -13,11 +13,17 @@ import pythons
 from steps import SetupError, quiet, say
 
 OK, MISSING, NOTE = "ok", "missing", "note"
+CURES = {
+    "rooms": "make env",
+    "backend": "see torch above",
+    "jupyterlab": "make env",
+    "model": "make model (or do without it: make lab MODEL=none)",
+}
 
 
 def main():
     venv = environment.Venv()
-    lines = [*_python(venv), *_inside(venv), _model(venv), _browser(venv), *_disk(venv)]
+    lines = [*_python(venv), *_inside(venv), _browser(venv), *_disk(venv)]
     for state, what, text in lines:
         say(f"{state:8} {what:12} {text}")
     bad = sum(state == MISSING for state, _, _ in lines)
@@ -57,6 +63,7 @@ def _inside(venv):
         answers = {}
     if not answers:
         yield _driver(card)
+        yield MISSING, "model", "unknown without ./.venv"
         return
     works, torch = answers["torch"]
     yield (OK, "torch", _torch_text(torch)) if works else (MISSING, "torch", f"{torch}; make env")
@@ -69,7 +76,7 @@ def _inside(venv):
     if card:
         works, gpu = answers["gpu"]
         yield (OK, "gpu", gpu) if works else (MISSING, "gpu", f"{gpu}; see the driver, or TORCH_ARGS for another build")
-    for name, cure in (("rooms", "make env"), ("backend", "see torch above"), ("jupyterlab", "make env")):
+    for name, cure in CURES.items():
         works, text = answers[name]
         yield (OK, name, text) if works else (MISSING, name, f"{text}; {cure}")
 
@@ -89,13 +96,6 @@ def _driver(card):
             "nvidia-smi is there but finds no card: is the driver loaded? (everything runs on the CPU)",
         )
     return NOTE, "driver", "no NVIDIA card here: everything runs on the CPU, kernels on the torch back-end"
-
-
-def _model(venv):
-    code, out = quiet([venv.python, "-m", "activations.prepare", "--check"], 60)
-    if code == 0:
-        return OK, "model", out.strip()
-    return MISSING, "model", "gemma-3-270m is not in the cache: make model (or make lab MODEL=none)"
 
 
 def _browser(venv):

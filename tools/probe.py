@@ -10,7 +10,7 @@ def attempt(question):
     try:
         return [True, question()]
     except Exception as error:  # whatever is broken here is the answer
-        return [False, f"{type(error).__name__}: {error}".splitlines()[0]]
+        return [False, str(error).partition("\n")[0] or type(error).__name__]
 
 
 def torch():
@@ -42,9 +42,17 @@ def backend():
     return f"{chosen.name}: {chosen.reason}"
 
 
+def model():
+    from activations import gemma
+
+    if problem := gemma.problem():
+        raise RuntimeError(problem)
+    return f"{gemma.NAME} in {gemma.folder()}"
+
+
 def main():
     answers = {name: attempt(lambda name=name: importlib.metadata.version(name)) for name in ("triton", "jupyterlab")}
-    answers.update({question.__name__: attempt(question) for question in (torch, gpu, rooms, backend)})
+    answers.update({question.__name__: attempt(question) for question in (torch, gpu, rooms, backend, model)})
     print(json.dumps(answers))
 
 

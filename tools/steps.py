@@ -11,6 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HEARTBEAT_S = 30.0
+PIPED = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+PIPED |= {"text": True, "errors": "replace"}
 BIG_DOWNLOAD = re.compile(r"Downloading (\S+?)-\d\S* \((\d+(?:\.\d+)? [MG]B)\)")
 
 
@@ -56,31 +58,22 @@ def logged(command, log, env=None, timeout_s=None):
         Its return code; -1 when the time limit ended it.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    command = [str(part) for part in command]
     with log.open("a", encoding="utf-8", errors="replace") as out:
-        out.write(f"\n$ {' '.join(map(str, command))}\n")
-        process = subprocess.Popen(
-            [str(part) for part in command],
-            cwd=ROOT,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-        )
-        progress = _Progress(process, timeout_s)
-        progress.start()
-        try:
-            for line in process.stdout:
-                out.write(line)
-                progress.see(line)
-            code = process.wait()
-        except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
-            raise
-        finally:
-            progress.stop()
+        out.write(f"\n$ {' '.join(command)}\n")
+        with subprocess.Popen(command, cwd=ROOT, env=env, **PIPED) as process:
+            progress = _Progress(process, timeout_s)
+            progress.start()
+            try:
+                for line in process.stdout:
+                    out.write(line)
+                    progress.see(line)
+                code = process.wait()
+            except KeyboardInterrupt:
+                process.terminate()
+                raise
+            finally:
+                progress.stop()
     return -1 if progress.timed_out else code
 
 
