@@ -1,7 +1,7 @@
 """What a user does in JupyterLab, as methods: open a notebook, run it, move sliders, read what is drawn.
 
-Knows JupyterLab's page and ipywidgets' DOM (through `page/*.js`, the only place for selectors); knows nothing of any
-lesson or panel. Controls are found by the words beside them, traces by their names.
+Knows JupyterLab's page, ipywidgets' DOM and the classes all panels share (through `page/*.js`, the only place for
+selectors); knows nothing of any one lesson or panel. Controls are found by the words beside them, traces by name.
 """
 
 import re
@@ -107,6 +107,7 @@ class Lab:
 
     @staticmethod
     def _raise_errors(state):
+        __tracebackhide__ = True
         if state["errors"]:
             text = [
                 f"cell {e['cell']}: {e['name']}: {e['value']}\n" + ANSI.sub("", "\n".join(e["traceback"]))
@@ -162,6 +163,21 @@ class Lab:
             "[...document.querySelectorAll('.jp-OutputArea-output')].map(el => el.innerText).join('\\n')"
         )
 
+    @property
+    def summary(self):
+        """What the panels' summary lines say."""
+        return self.page.evaluate("qp.summary()")
+
+    @property
+    def error(self):
+        """What the panels' status lines say is wrong; "" when nothing is."""
+        return self.page.evaluate("qp.error()")
+
+    @property
+    def tokens(self):
+        """The words on the chips of the panels' token strips."""
+        return self.page.evaluate("qp.tokens()")
+
     def wait_text(self, pattern, timeout_s=10):
         """Wait until the outputs show a match of the regular expression and return the match."""
         deadline = time.monotonic() + timeout_s
@@ -179,12 +195,20 @@ class Lab:
             raise TimeoutError(f"not within {timeout_s} s: {predicate} with {argument!r}") from late
 
     def screenshot(self, path, panel=None):
-        """Write a PNG of the window; with `panel`, of the output that holds the figure of that number alone."""
+        """Write a PNG of the window; with `panel`, of the output that holds the figure of that number alone, whole."""
         if panel is None:
             self.page.screenshot(path=str(path))
-        else:
-            output = "nth => qp.figure(nth).closest('.jp-OutputArea-output')"
-            self.page.evaluate_handle(output, panel).as_element().screenshot(path=str(path))
+            return
+        output = "nth => qp.figure(nth).closest('.jp-OutputArea-output')"
+        element = self.page.evaluate_handle(output, panel).as_element()
+        window = self.page.viewport_size
+        # JupyterLab scrolls inside the window: what does not fit below its bars would be missing from the picture.
+        self.page.set_viewport_size(
+            {**window, "height": max(window["height"], int(element.bounding_box()["height"]) + 200)}
+        )
+        self.page.wait_for_timeout(500)
+        element.screenshot(path=str(path))
+        self.page.set_viewport_size(window)
 
     # Acting
 

@@ -17,7 +17,8 @@ fig.add_bar(x=x, y=np.ones(32), name="kept", marker_color="#009E73")
 fig.add_scatter(x=x, y=np.linspace(1, 2, 32).astype(np.float32), name="normal", line_color="#0072B2")
 fig.update_layout(
     autosize=False, height=320, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-    xaxis_title="rank", yaxis_title="logit [nat]", title="harness figure", modebar_remove=["sendChartToCloud"],
+    xaxis_title="rank", yaxis_title="logit [nat]", yaxis_type="log", title="harness figure",
+    modebar_remove=["sendChartToCloud"],
 )
 k = w.IntSlider(value=10, min=0, max=32, description="k [tokens]")
 exact = w.BoundedIntText(value=10, min=0, max=32, layout=w.Layout(width="6em"))

@@ -88,6 +88,25 @@ def test_labels_are_matched_as_words(panel):
         panel.slider("toke")
 
 
+@pytest.mark.parametrize(
+    "wanted, label, score",
+    [
+        ("k", "k", 3),
+        ("k", "k  tokens kept", 2),
+        ("k", "exact k", 1),
+        ("k", "kept", 0),
+        ("p", "min-p", 0),
+        ("T", "t", 0),
+        ("T", "T (temperature)", 2),
+        ("temperature", "T (Temperature)", 1),
+        ("top-nσ", "top-nσ  n", 2),
+        ("a.c", "abc", 0),
+    ],
+)
+def test_how_well_a_label_fits(panel, wanted, label, score):
+    assert panel.page.evaluate("([wanted, label]) => qp.wordMatch(wanted, label)", [wanted, label]) == score
+
+
 def test_key_to_painted_is_measured(panel):
     panel.set_text("k", 5)
     took = panel.key_to_painted_ms("k", "kept")

@@ -42,6 +42,19 @@ qp.filled = shape => {
   return fill && [...fill.slice(0, 3), fill[3] * Number(style.fillOpacity) * qp.opacity(shape)];
 };
 
+// Bars reach far below a logarithmic axis and are clipped there: is the point inside every clip of the shape?
+qp.unclipped = (shape, x, y) => {
+  for (let at = shape; at && at.tagName !== 'svg'; at = at.parentElement) {
+    const id = /#([^"')]+)/.exec(getComputedStyle(at).clipPath);
+    const clip = id && document.getElementById(id[1])?.querySelector('rect');
+    if (!clip) continue;
+    const point = new DOMPoint(x, y).matrixTransform(at.getScreenCTM().inverse());
+    const { x: left, y: top, width, height } = clip.getBBox();
+    if (point.x < left || point.x > left + width || point.y < top || point.y > top + height) return false;
+  }
+  return true;
+};
+
 // Bars, plot backgrounds and boxes that lie under a point of the figure and are painted before `text`.
 qp.backgroundInFigure = (gd, text, x, y) => {
   let colour = qp.backgroundOf(gd.querySelector('.main-svg')); // plotly's paper colour is the svg's CSS background
@@ -52,7 +65,7 @@ qp.backgroundInFigure = (gd, text, x, y) => {
     const fill = qp.filled(shape);
     if (!fill || fill[3] === 0) continue;
     const point = new DOMPoint(x, y).matrixTransform(shape.getScreenCTM().inverse());
-    if (shape.isPointInFill(point)) colour = qp.over(fill, colour);
+    if (shape.isPointInFill(point) && qp.unclipped(shape, x, y)) colour = qp.over(fill, colour);
   }
   return colour;
 };

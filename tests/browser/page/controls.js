@@ -19,7 +19,7 @@ qp.ownLabel = box => {
   const label = box.querySelector('.widget-label');
   const text = label ? label.textContent.trim() : '';
   const part = box.querySelector('input, textarea, select');
-  return text || (part && (part.getAttribute('aria-label') || part.placeholder)) || box.title || '';
+  return text || (part && (part.getAttribute('aria-label') || part.placeholder || part.title)) || box.title || '';
 };
 
 // A control without words of its own (the exact box beside a slider) goes by the words in its row.
@@ -29,12 +29,14 @@ qp.rowLabels = box =>
     .map(el => (el.matches('.widget-label, .widget-html, .widget-htmlmath') ? el.textContent.trim() : qp.ownLabel(el)))
     .filter(Boolean);
 
-// 2: the very words; 1: the words stand in it whole ("k" in "k [tokens]", not in "kept"); 0: no.
+// 3: the very words; 2: the label starts with them; 1: they stand in it whole; 0: no. "k" is in "exact k" and "k [tokens]",
+// not in "kept" nor in "k-th".
 qp.wordMatch = (wanted, text) => {
-  if (wanted === text) return 2;
+  if (wanted === text) return 3;
   const escaped = wanted.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
   const flags = wanted.length === 1 ? 'u' : 'iu';
-  return new RegExp(`(?<![\\p{L}\\p{N}_])${escaped}(?![\\p{L}\\p{N}_])`, flags).test(text) ? 1 : 0;
+  const found = new RegExp(`(?<![\\p{L}\\p{N}_-])${escaped}(?![\\p{L}\\p{N}_-])`, flags).exec(text);
+  return found ? (found.index === 0 ? 2 : 1) : 0;
 };
 
 qp.control = (label, kind, nth = 0) => {
@@ -60,5 +62,5 @@ qp.control = (label, kind, nth = 0) => {
 qp.sliderValue = (label, nth = 0) => {
   const { el, target } = qp.control(label, 'slider', nth);
   const readout = el.querySelector('.widget-readout');
-  return (readout && readout.textContent.trim()) || target.getAttribute('aria-valuetext') || target.getAttribute('aria-valuenow');
+  return (readout && qp.visible(readout) && readout.textContent.trim()) || target.getAttribute('aria-valuetext') || target.getAttribute('aria-valuenow');
 };
