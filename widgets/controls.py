@@ -1,7 +1,7 @@
 """Sliders whose `.value` is the quantity itself: a grid to slide on, and a box for the exact number.
 
-A slider over k in 1 … 262,144 or over p near 1 is useless on a linear scale, and a plain logarithmic slider cannot hold an
-exact number. `GridSlider` slides over a list of values (arrow keys move one step) and has a box beside it for any other.
+A slider over k in 1 … 262,144 or over p near 1 is useless on a linear scale, and a logarithmic one cannot hold an exact
+number. `GridSlider` slides over a list of values (an arrow key is one step) and has a box beside it for any other.
 """
 
 from __future__ import annotations

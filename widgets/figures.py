@@ -1,20 +1,20 @@
 """Figures as pure functions: numbers in, plotly traces out. Panels show them; tests read them as data.
 
-A figure is made once with all its traces, named for what they are; later only the changed properties of a trace are sent.
-`*_traces` functions return `{trace name: properties}` for one view, so that the first picture and every update share them.
+A figure is made once with all its traces, named for what they are; later only what changed is sent. The `*_traces`
+functions return `{trace name: properties}` for one view, so that the first picture and every update share them.
 """
 
 from __future__ import annotations
-
-import html
 
 import numpy as np
 import plotly.graph_objects as go
 
 from widgets import theme
 from widgets.logit_view import BAR_ROWS, Bar, LogitView, RowFacts
+from widgets.text import escape, number, percent
 
 HEADROOM = 40  # the histogram's axis ends at this multiple of the highest bar; the labels of the lines stand there
+# Each line ends just above its own label, so that none runs through the label of another.
 LABEL_LEVEL = {"cut": 24, "threshold": 10, "min_p": 4.2, "top_n_sigma": 1.8}
 SIDE = {
     "cut": 0.8,
@@ -23,32 +23,6 @@ SIDE = {
     "top_n_sigma": 0.4,
 }  # beyond this share of the axis the label stands left
 DRAW_SCALE_FLOOR = 1e-6  # left end of the logarithmic probability axis
-
-VISIBLE = str.maketrans({"\n": "↵", "\t": "⇥", "\r": "␍", "\u00a0": "␣", "\u200b": "·"})
-
-
-def escape(text: str, limit: int = 22) -> str:
-    """A token as plotly text: HTML escaped, spaces and control characters visible, long ones cut in the middle."""
-    text = text.translate(VISIBLE)
-    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-    body = text.lstrip(" ")
-    text = "␣" * (len(text) - len(body)) + body
-    trailing = len(text) - len(text.rstrip(" "))
-    text = text.rstrip(" ") + "␣" * trailing
-    if len(text) > limit:
-        text = f"{text[: limit - 6]}…{text[-5:]}"
-    return html.escape(text)
-
-
-def percent(share: float) -> str:
-    """A probability as people read it: 3 digits, and powers of ten where per cent would be all zeros."""
-    if share == 0:
-        return "0"
-    return f"{100 * share:.3g} %" if share >= 1e-5 else f"{share:.0e}".replace("e-0", "e-")
-
-
-def number(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3g}"
 
 
 def logit_figure() -> go.Figure:
@@ -203,7 +177,7 @@ def _mark(x: float, height: float, name: str, text: str, view: LogitView) -> dic
     low, high = view.facts.histogram.range
     return {
         "x": [x, x, x],
-        "y": [0.5, height * LABEL_LEVEL[name], height * HEADROOM],
+        "y": [0.5, height * LABEL_LEVEL[name], height * LABEL_LEVEL[name] * 1.5],
         "text": ["", f" {text} ", ""],
         "textposition": "middle left" if x > low + SIDE[name] * (high - low) else "middle right",
         "hovertemplate": f"{text}, logit {x:.3f}<extra></extra>",

@@ -1,7 +1,7 @@
-"""One background worker for a panel: the latest request wins, progress is told, a job can be cancelled, no error is lost.
+"""One background worker for a panel: the latest request wins, progress is told, no error is lost.
 
-Widget callbacks run on JupyterLab's message threads, so they only submit; everything that computes or draws runs here, one
-job at a time. A job is `fn(job)`; a long one calls `job.progress(done, total, what)`, which also raises `Cancelled`.
+Widget callbacks run on JupyterLab's message threads, so they only submit; everything that computes or draws runs here,
+one job at a time. A job is `fn(job)`; a long one calls `job.progress(done, total, what)`, which raises `Cancelled`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Job:
 class Worker:
     """A thread that runs the latest request of each kind, in the order of `kinds`.
 
-    The kind `limited` runs at most `updates_per_s` times a second: the first request of a burst at once, later ones replace
-    each other and run at that rate, the last always runs.
+    The kind `limited` runs at most `updates_per_s` times a second: the first request of a burst at once, later ones
+    replace each other and run at that rate, the last always runs.
 
     Args:
         kinds: Names of the request kinds, urgent first. A waiting request is replaced by a newer one of its kind.

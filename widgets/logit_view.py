@@ -15,6 +15,7 @@ import torch
 from qp_kernels.metrics import Moments, moments, quantile_pairs
 from qp_kernels.qrita import select, truncation
 from qp_kernels.qrita.rivals import min_p_threshold, top_n_sigma_threshold
+from widgets.text import percent
 
 BINS = 160
 BAR_ROWS = 18
@@ -53,7 +54,7 @@ class Histogram:
 
 
 def histogram(descending: np.ndarray, mantissa_bits: int = 23) -> Histogram:
-    """Histogram of a sorted row. 16-bit rows (`mantissa_bits` 7 or 10) get bins of whole steps, so none is empty by rounding."""
+    """Bins of a sorted row. 16-bit rows (`mantissa_bits` 7 or 10) get bins of whole steps, none empty by rounding."""
     descending = descending.astype(np.float64)  # the distance of two float32 can overflow
     top, bottom = float(descending[0]), float(descending[-1])
     upper, lower = np.quantile(descending, [0.75, 0.25])
@@ -124,7 +125,7 @@ class RowFacts:
 
 @dataclass(frozen=True)
 class Bar:
-    """One token in the bar view. `rank` counts from 1; `after` is 0 for dropped ones; `tied` marks a tie that the cut divides."""
+    """One token of the bar view. `rank` counts from 1; `after` 0 if dropped; `tied`: one of a tie the cut divides."""
 
     rank: int
     token: int
@@ -172,7 +173,7 @@ def look(
 
     Args:
         facts: `RowFacts`. label: Callable from ids to names.
-        k, p, temperature, order: As in `qp_kernels.qrita.sample` and `top_k_top_p`; k = 0 and p = 1 are off, T = 0 is greedy.
+        k, p, temperature, order: As in `qp_kernels.qrita`; k = 0 and p = 1 are off, T = 0 is greedy.
         margin: Safety margin of the truncation. min_p, n_sigma: Rivals drawn beside it; 0 is off.
     """
     scale = temperature or 1.0
@@ -225,3 +226,29 @@ def _bars(facts: RowFacts, label, each: np.ndarray, mass: float, kept: int, tie:
         return Bar(rank + 1, int(facts.order[rank]), names[rank], logit, before, after, rank < kept, logit == tie)
 
     return [None if rank is None else bar(rank) for rank in ranks]
+
+
+def sentence(view: LogitView) -> str:
+    """What a view shows, in a line."""
+    k = f"k = {view.k:,}" if view.k else "k off"
+    p = f"p = {view.p:g}" if view.p < 1 else "p off"
+    rule = f"{k}, {p}, T = {view.temperature:g}" if view.temperature else "T = 0 (greedy)"
+    kept = f"{view.kept:,} of {len(view.facts.row):,} tokens kept, {percent(view.mass)} of the mass"
+    caught = "hit" if view.hit else "miss"
+    return f"{rule}: {kept} · threshold t lets {view.candidates:,} candidates through ({caught})"
+
+
+def fate(view: LogitView, token: int) -> str:
+    """What the cut does to one token: its rank, and whether it stays."""
+    found = np.flatnonzero(view.facts.order == token)
+    if not len(found):
+        return "never eligible"
+    return f"rank {found[0] + 1:,}, {'kept' if found[0] < view.kept else 'dropped'}"
+
+
+def mantissa_bits(row: torch.Tensor) -> int:
+    """23, 10 or 7: the coarsest float type that holds every value of the row."""
+    for dtype, bits in ((torch.bfloat16, 7), (torch.float16, 10)):
+        if torch.equal(torch.nan_to_num(row.to(dtype).float()), torch.nan_to_num(row)):
+            return bits
+    return 23

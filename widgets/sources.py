@@ -19,13 +19,12 @@ class Rows:
     Attributes:
         count: Number of rows R, at least 1.
         vocab_size: V.
-        caption: Model, layer, dtype and device in words.
+        has_model_dtype: Whether `row` knows the dtype "model".
         unused: [V] bool, the `<unused…>` tokens, or None when not known.
     """
 
     count: int
     vocab_size: int
-    caption: str
     unused: torch.Tensor | None = None
     has_model_dtype = False
 
@@ -33,12 +32,16 @@ class Rows:
         """[V] float32 logits of row `index`; `logits_dtype="model"` as the model's own head rounds them."""
         raise NotImplementedError
 
+    def describe(self, logits_dtype: str = "float32") -> str:
+        """Model, layer, dtype and device in words."""
+        raise NotImplementedError
+
     def label(self, ids) -> list[str]:
         """Names of vocabulary entries."""
         return [f"<id {int(i)}>" for i in ids]
 
     def text(self, index: int) -> tuple[list[str], int, int]:
-        """Tokens around row `index`, which of them the row belongs to, and the id that really comes next (-1: unknown)."""
+        """Tokens around row `index`, which of them is the row's own, and the id that comes next (-1: unknown)."""
         return [], -1, -1
 
     def row_of_token(self, index: int, token: int) -> int | None:
@@ -65,7 +68,10 @@ class TensorRows(Rows):
         self._code = code
         self.count, self.vocab_size = self._logits.shape
         name = str(logits.dtype).removeprefix("torch.")
-        self.caption = caption or f"logits [{self.count:,}, {self.vocab_size:,}] {name} on {logits.device}"
+        self._caption = caption or f"logits [{self.count:,}, {self.vocab_size:,}] {name} on {logits.device}"
+
+    def describe(self, logits_dtype: str = "float32") -> str:
+        return self._caption
 
     def row(self, index: int, logits_dtype: str = "float32") -> torch.Tensor:
         return self._logits[index].float()
@@ -82,7 +88,10 @@ class CaptureRows(Rows):
     def __init__(self, capture: LogitCapture, made: list[str]):
         self.capture, self._made = capture, made
         self.count, self.vocab_size = len(capture.positions), capture.vocab_size
-        self.caption, self.unused = capture.caption, capture.unused
+        self.unused = capture.unused
+
+    def describe(self, logits_dtype: str = "float32") -> str:
+        return self.capture.describe(logits_dtype)
 
     def row(self, index: int, logits_dtype: str = "float32") -> torch.Tensor:
         return self.capture.logits(index, logits_dtype=logits_dtype).float()
@@ -115,7 +124,9 @@ def is_live(source) -> bool:
 
 
 def open_rows(source) -> Rows:
-    """Rows of a tensor, an array, a `LogitCapture` or a file (`.safetensors`, `.npy`, `.npz` with one array or `logits`).
+    """Rows of a tensor, an array, a `LogitCapture` or a file.
+
+    A file is a capture (`.safetensors`), an array (`.npy`), or an `.npz` with one array or one called `logits`.
 
     Raises:
         TypeError, ValueError, FileNotFoundError: what was given and what is accepted.
@@ -129,8 +140,8 @@ def open_rows(source) -> Rows:
     if isinstance(source, (str, Path)):
         return _open_file(Path(source))
     raise TypeError(
-        "a LogitExplorer opens on a live model, a LogitCapture, logits [V] or [R, V], or a .safetensors, .npy or .npz file; "
-        f"got {type(source).__name__}"
+        "a LogitExplorer opens on a live model, a LogitCapture, logits [V] or [R, V], or a .safetensors, .npy or .npz "
+        f"file; got {type(source).__name__}"
     )
 
 

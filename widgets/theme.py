@@ -1,7 +1,7 @@
 """Colours, fonts and the style sheet that lets a figure follow JupyterLab's light or dark theme.
 
-Plotly draws its own colours and knows nothing of the page. The figures here therefore have transparent backgrounds and
-neutral greys that read on both themes, and `STYLE` lets text and grid take JupyterLab's own colours where it defines them.
+Plotly draws its own colours and knows nothing of the page. So the figures have transparent backgrounds and greys that
+read on both themes, and `STYLE` lets their text take JupyterLab's own colours where it defines them.
 """
 
 # Okabe-Ito without black and yellow; never the only carrier of a meaning.
@@ -29,9 +29,9 @@ STYLE = """<style>
 .qp-panel .qp-busy { color: var(--jp-ui-font-color1, #777777); border-left: 4px solid #0072B2; padding: 2px 8px; }
 .qp-panel .qp-tokens { display: flex; flex-wrap: wrap; gap: 2px; max-height: 96px; overflow-y: auto;
   font-family: var(--jp-code-font-family, monospace); font-size: 13px; line-height: 1.5; }
-.qp-panel .qp-token { border: 1px solid transparent; border-bottom-color: rgba(128, 128, 128, 0.6); background: transparent;
-  border-radius: 3px; padding: 0 3px; white-space: pre; cursor: pointer; color: var(--jp-ui-font-color1, inherit);
-  font: inherit; }
+.qp-panel .qp-token { border: 1px solid transparent; border-bottom-color: rgba(128, 128, 128, 0.6);
+  background: transparent; border-radius: 3px; padding: 0 3px; white-space: pre; cursor: pointer;
+  color: var(--jp-ui-font-color1, inherit); font: inherit; }
 .qp-panel .qp-token:hover, .qp-panel .qp-token:focus-visible { border-color: #0072B2; outline: none; }
 .qp-panel .qp-token[aria-current="true"] { border-color: #D55E00; border-width: 1px 1px 3px 1px; font-weight: 600; }
 .qp-panel .qp-token.qp-unread { cursor: default; opacity: 0.75; border-bottom-style: dotted; }

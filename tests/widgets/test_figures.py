@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from widgets import figures
-from widgets.logit_view import BAR_ROWS, RowFacts, bar_ranks, histogram, look
+from widgets.logit_view import BAR_ROWS, RowFacts, bar_ranks, histogram, look, mantissa_bits
+from widgets.painting import paint as paint_figure
+from widgets.text import escape, percent
 
 
 def names(ids):
@@ -39,14 +41,14 @@ def gaussian():
     ],
 )
 def test_escape(raw, shown):
-    assert figures.escape(raw) == shown
+    assert escape(raw) == shown
 
 
 @pytest.mark.parametrize(
     ("share", "text"), [(1.0, "100 %"), (0.123456, "12.3 %"), (0.000123, "0.0123 %"), (3e-9, "3e-9"), (0, "0")]
 )
 def test_percent(share, text):
-    assert figures.percent(share) == text
+    assert percent(share) == text
 
 
 def test_bars_hold_probabilities_before_and_after():
@@ -86,8 +88,6 @@ def test_infinite_logits_share_the_mass():
 
 
 def paint(view):
-    from widgets.panels.logits import paint as paint_figure
-
     figure = figures.logit_figure()
     paint_figure(figure, view, {}, False, True)
     return {trace.name: trace for trace in figure.data}
@@ -195,3 +195,10 @@ def test_margin_figure_marks_misses():
     figure = figures.margin_figure([0.0, 0.5], np.array([[60, 3], [200, 90]]), ["hit", "<miss>"], k=50)
     assert [t.line.color for t in figure.data[:2]] == [figures.theme.GREEN, figures.theme.VERMILLION]
     assert figure.layout.annotations[1].text == "&lt;miss&gt;"
+
+
+def test_mantissa_bits():
+    x = torch.randn(500)
+    assert mantissa_bits(x) == 23
+    assert mantissa_bits(x.half().float()) == 10
+    assert mantissa_bits(torch.cat([x.bfloat16().float(), torch.tensor([math.inf, math.nan])])) == 7

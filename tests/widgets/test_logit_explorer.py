@@ -190,7 +190,7 @@ def test_snapshot_and_export(make, rows, tmp_path):
 
 
 def test_exported_slider_restyles_every_trace(make, rows):
-    from widgets.panels.logits import add_slider
+    from widgets.painting import add_slider
 
     panel = make(rows, k=12)
     figure = panel.snapshot()
@@ -248,12 +248,3 @@ def test_no_update_after_close_or_wait_forever(rows):
     panel.close()
     with pytest.raises(RuntimeError, match="closed"):
         panel.submit("draw", lambda job: None)
-
-
-def test_mantissa_bits():
-    from widgets.panels.logits import mantissa_bits
-
-    x = torch.randn(500)
-    assert mantissa_bits(x) == 23
-    assert mantissa_bits(x.half().float()) == 10
-    assert mantissa_bits(torch.cat([x.bfloat16().float(), torch.tensor([math.inf, math.nan])])) == 7

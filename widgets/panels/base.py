@@ -153,7 +153,7 @@ class Panel(w.VBox):
             self.status = ""
 
     def _close_earlier_run(self) -> None:
-        """A cell that runs again closes the panels it made before: else each would leave a thread and a figure behind."""
+        """Close the panels of this cell's earlier run, each of which would leave a thread and a figure behind."""
         cell = _running_cell()
         if cell is None:
             return

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import html
 import time
 from collections import OrderedDict
 from pathlib import Path
 
-import ipywidgets as w
 import numpy as np
-import plotly.graph_objects as go
 import torch
 
 from activations import capture_logits
-from activations.texts import OPENERS
 from qp_kernels import backend as backends
 from qp_kernels.qrita import sample
 from widgets import figures
-from widgets.controls import GridSlider, button, choice, k_grid, linear_grid, p_grid, switch
-from widgets.logit_view import LogitView, RowFacts, look
+from widgets.controls import GridSlider, k_grid
+from widgets.logit_view import LogitView, RowFacts, fate, look, mantissa_bits, sentence
+from widgets.painting import add_slider, paint
 from widgets.panels.base import Panel, write_html
+from widgets.panels.logit_controls import LogitControls
 from widgets.sources import CaptureRows, Rows, is_live, open_rows
-from widgets.strip import TokenStrip
 
 ROWS_AT_HAND = 24  # rows kept sorted: all of a short text, the neighbours in a long one
 
@@ -28,12 +27,12 @@ ROWS_AT_HAND = 24  # rows kept sorted: all of a short text, the neighbours in a 
 class LogitExplorer(Panel):
     """See the cut that top-k, top-p and temperature make in one row of logits.
 
-    Left: the next tokens before and after the cut. Right: the histogram of all V logits against a normal curve, with the
-    cut and the threshold t of the σ-truncation, and a QQ view. min-p and top-nσ can be drawn for comparison.
+    Left: the next tokens before and after the cut. Right: the histogram of all V logits against a normal curve, with
+    the cut and the threshold t of the σ-truncation, and a QQ view. min-p and top-nσ can be drawn for comparison.
 
     Args:
-        source: A live `LanguageModel` (then the panel has a text box), a `LogitCapture`, logits [V] or [R, V] as tensor or
-            array, or the path of a `.safetensors`, `.npy` or `.npz` file.
+        source: A live `LanguageModel` (then the panel has a text box), a `LogitCapture`, logits [V] or [R, V] as tensor
+            or array, or the path of a `.safetensors`, `.npy` or `.npz` file.
         k: Tokens kept, 0 is off. p: Probability mass kept, 1 is off. temperature: 0 is greedy.
         position: Row shown first; negative counts from the end.
         backend: "auto", "triton" or "torch", as in `qp_kernels`.
@@ -63,7 +62,7 @@ class LogitExplorer(Panel):
         self.computed_ms: list[float] = []  # how long each redraw took in the kernel, newest last
         super().__init__(figures.logit_figure())
         try:
-            self._make_controls(k, p, temperature, backend, text)
+            self._make_controls(k=k, p=p, temperature=temperature, backend=backend, text=text)
             if self._rows is not None:
                 self._use_rows(self._rows, position)
         except BaseException:
@@ -73,94 +72,27 @@ class LogitExplorer(Panel):
         self._first_position = position
         self._capture() if self._model else self._redraw()
 
-    def _make_controls(self, k, p, temperature, backend, text) -> None:
-        vocab = self._rows.vocab_size if self._rows else self._model.vocab_size
-        self.k = GridSlider("k", "k  tokens kept", k_grid(vocab), k if k is not None else 0, off=0, tooltip="top-k")
-        self.p = GridSlider(
-            "p", "p  mass kept", p_grid(), p if p is not None else 1.0, off=1, tooltip="top-p (nucleus)"
-        )
-        self.temperature = GridSlider(
-            "T", "T  temperature", linear_grid(0, 3, 0.05), temperature, tooltip="0 is greedy"
-        )
-        self.position = GridSlider("position", "position", [0], 0, tooltip="token whose successor is predicted")
-        self.min_p = GridSlider(
-            "min-p", "min-p", linear_grid(0, 1, 0.01), 0.0, off=0, tooltip="keep p ≥ min-p · largest p"
-        )
-        self.n_sigma = GridSlider(
-            "top-nσ", "top-nσ  n", linear_grid(0, 8, 0.1), 0.0, off=0, tooltip="keep logits ≥ max − n·σ"
-        )
-        self.margin = GridSlider(
-            "margin", "margin of t", linear_grid(0, 1, 0.05), 0.2, tooltip="safety margin of the truncation"
-        )
-        self.order = choice(
-            "k and p", [("k, then p of those", "k_then_p"), ("joint: the shorter", "joint")], "k_then_p"
-        )
-        self.logits_dtype = choice("logits", [("float32", "float32"), ("the model's own type", "model")], "float32")
-        self.scale = choice("axis", [("linear", "linear"), ("logarithmic", "log")], "linear")
-        self.backend = choice("back-end", ["auto", "torch", "triton"], backend)
-        self.skip_unused = switch(
-            "leave <unused…> tokens out of μ, σ and QQ", tooltip="the kernel's own t always sees them"
-        )
-        self.sample_button = button("Sample", "draw one token from the kept set", "random")
-        self.append_button = button("Append", "add the drawn token (or a fresh draw) to the text", "plus")
-        self.strip = TokenStrip()
-        start = text if text is not None else OPENERS[0][0]
-        self.text = w.Text(
-            value=start,
-            description="text",
-            continuous_update=False,
-            placeholder="type a sentence and press Enter",
-            style={"description_width": "40px"},
-            layout=w.Layout(flex="1 1 auto", width="auto"),
-        )
-        last = self._model.n_layers if self._model else 0
-        names = [(f"{i} of {last}" + (" (final)" if i == last else ""), i) for i in range(last, 0, -1)] or [
-            ("final", 0)
-        ]
-        self.layer = choice("layer", names, last, "an earlier layer, read through the final norm and head")
-        self._place()
-
-    def _place(self) -> None:
-        live = self._model is not None
-        known = live or isinstance(self._rows, CaptureRows)
-        self.append_button.layout.display = "" if live else "none"
-        self.logits_dtype.layout.display = "" if live or self._rows.has_model_dtype else "none"
-        self.layer.layout.display = "" if live else "none"
-        openers = w.Dropdown(
-            options=[("openers …", None), *[(f"{opener}  ({note})", opener) for opener, note in OPENERS]],
-            layout=w.Layout(width="130px", flex="0 0 auto"),
-            tooltip="sentences to start from",
-        )
-        openers.observe(lambda change: change["new"] and setattr(self.text, "value", change["new"]), "value")
-        line = w.HBox([self.text, openers] if live else [], layout=w.Layout(width="100%"))
-        main = w.VBox([self.position, self.k, self.p, self.temperature])
-        more = w.VBox([self.margin, self.min_p, self.n_sigma])
-        grid = w.GridBox(
-            [main, more],
-            layout=w.Layout(grid_template_columns="repeat(auto-fit, minmax(min(100%, 400px), 1fr))", grid_gap="0 18px"),
-        )
-        rest = [self.order, self.logits_dtype, self.layer, self.scale, self.backend]
-        choices = w.HBox(rest, layout=w.Layout(flex_flow="row wrap", width="100%"))
-        buttons = w.HBox(
-            [self.sample_button, self.append_button, self.skip_unused], layout=w.Layout(flex_flow="row wrap")
-        )
-        self.skip_unused.layout.display = "" if known else "none"
-        self.arrange(line, self.strip, grid, choices, buttons)
+    def _make_controls(self, **start) -> None:
+        """Make the controls and give the panel their names (`panel.k`, `panel.p`, …)."""
+        known = self._rows or self._model
+        self._controls = LogitControls(known.vocab_size, getattr(self._model, "n_layers", 0), **start)
+        for name, control in vars(self._controls).items():
+            setattr(self, name, control)
+        has_capture = self._model is not None or isinstance(self._rows, CaptureRows)
+        self.arrange(*self._controls.arrange(live=self._model is not None, has_capture=has_capture))
 
     def _connect(self) -> None:
-        sliders = [self.k, self.p, self.temperature, self.position, self.min_p, self.n_sigma, self.margin]
-        others = [self.order, self.logits_dtype, self.scale, self.backend, self.skip_unused]
-        for control in [*sliders, *others]:
+        for control in self._controls.redrawing:
             control.observe(lambda _: self._redraw(), "value")
-        for slider in sliders:
-            slider.observe(lambda change: change["new"] and self.show_error(change["new"]), "error")
+            if isinstance(control, GridSlider):
+                control.observe(lambda change: change["new"] and self.show_error(change["new"]), "error")
         self.text.observe(lambda _: self._capture(), "value")
         self.layer.observe(lambda _: self._capture(), "value")
         self.strip.observe(self._pick, "picked")
         self.sample_button.on_click(lambda _: self._ask_sample())
         self.append_button.on_click(lambda _: self.submit("capture", self._append))
 
-    # --- jobs: everything below _redraw and _capture runs on the worker -------------------------------------------------
+    # Jobs: everything from here to the next such line runs on the worker.
 
     def _redraw(self) -> None:
         self.submit("draw", self._draw)
@@ -242,7 +174,7 @@ class LogitExplorer(Panel):
         return self._facts[key]
 
     def submit_warm(self) -> None:
-        """Ask for the neighbours of the shown row, nearest first, one a job, so that a slider never waits for more than one."""
+        """Ask for the nearest row that is not at hand; one a job, so that a slider never waits for more than one."""
         here = self.position.value
         near = sorted(range(self._rows.count), key=lambda r: (abs(r - here), -r))[: ROWS_AT_HAND - 2]
         missing = next((r for r in near if self._key(r) not in self._facts and r not in self._undrawable), None)
@@ -294,8 +226,8 @@ class LogitExplorer(Panel):
         with self._lock:
             paint(self.figure, view, self._drawn, log, fresh)
         self._shown = key
-        self.summary = self._sentence(view)
-        self._caption_view.value = f"<div class='qp-caption'>{figures.html.escape(self._caption)}</div>"
+        self.summary = self._summarise(view)
+        self._caption_view.value = f"<div class='qp-caption'>{html.escape(self._caption)}</div>"
         if fresh:
             self._show_text(position)
 
@@ -306,30 +238,20 @@ class LogitExplorer(Panel):
             self.strip.tokens, self.strip.here = tokens, here
             self.strip.readable = [t for t, row in enumerate(rows) if row is not None]
 
-    def _sentence(self, view: LogitView) -> str:
-        greedy = view.temperature == 0
-        k = "k off" if view.k in (0,) else f"k = {view.k:,}"
-        p = "p off" if view.p >= 1 else f"p = {view.p:g}"
-        rule = "T = 0 (greedy)" if greedy else f"{k}, {p}, T = {view.temperature:g}"
-        seen = (
-            f"{rule}: {view.kept:,} of {self._rows.vocab_size:,} tokens kept, {figures.percent(view.mass)} of the mass"
-        )
-        caught = "hit" if view.hit else "miss"
-        seen += f" · threshold t lets {view.candidates:,} candidates through ({caught})"
+    def _summarise(self, view: LogitView) -> str:
+        parts = [sentence(view)]
         if self._last_token is not None:
-            seen += f" · drawn: {self._rows.label([self._last_token])[0]!r}"
+            parts.append(f"drawn: {self._rows.label([self._last_token])[0]!r}")
         *_, true_id = self._rows.text(self.position.value)
         if true_id >= 0:
-            rank = int(np.flatnonzero(view.facts.order == true_id)[0]) + 1 if true_id in view.facts.order else None
-            fate = "not eligible" if rank is None else f"rank {rank:,}, {'kept' if rank <= view.kept else 'dropped'}"
-            seen += f" · the text goes on with {self._rows.label([true_id])[0]!r} ({fate})"
-        return seen
+            parts.append(f"the text goes on with {self._rows.label([true_id])[0]!r} ({fate(view, true_id)})")
+        return " · ".join(parts)
 
     def _describe(self) -> str:
-        choice_made = backends.resolve(self._view.facts.row, self.backend.value)
-        return f"{self._rows.caption} · {choice_made.name} back-end ({choice_made.reason})"
+        used = backends.resolve(self._view.facts.row, self.backend.value)
+        return f"{self._rows.describe(self.logits_dtype.value)} · {used.name} back-end"
 
-    # --- what a user takes away ----------------------------------------------------------------------------------------
+    # What a user takes away.
 
     @property
     def caption(self) -> str:
@@ -416,46 +338,3 @@ def operator_index(position) -> int:
     if isinstance(position, bool) or not isinstance(position, (int, np.integer)):
         raise TypeError(f"position must be a whole number, got {position!r}")
     return int(position)
-
-
-def mantissa_bits(row: torch.Tensor) -> int:
-    """23, 10 or 7: the coarsest float type that holds every value of the row."""
-    for dtype, bits in ((torch.bfloat16, 7), (torch.float16, 10)):
-        if torch.equal(torch.nan_to_num(row.to(dtype).float()), torch.nan_to_num(row)):
-            return bits
-    return 23
-
-
-def paint(figure: go.Figure, view: LogitView, drawn: dict[int, int], log: bool, fresh: bool) -> None:
-    """Write a view into a figure; the parts that only a new row changes only when `fresh`."""
-    bars, ticks = figures.bar_traces(view, drawn, log)
-    changed = {**figures.cut_traces(view), **bars}
-    if fresh:
-        changed |= figures.histogram_traces(view.facts)
-    with figure.batch_update():
-        for trace in figure.data:
-            if trace.name in changed:
-                trace.update(changed[trace.name])
-        figure.layout.yaxis.update(ticks)
-        for note, text in zip(figure.layout.annotations, figures.headings(view), strict=True):
-            note.text = text
-        for path, value in figures.logit_axes(view, log).items():
-            figure.layout[path] = value
-
-
-def add_slider(figure: go.Figure, names: list[str], views: list[LogitView], log: bool) -> None:
-    """Give a plain figure a slider over `views`: each step restyles the traces."""
-    order = [trace.name for trace in figure.data]
-    steps = []
-    for name, view in zip(names, views, strict=True):
-        bars, ticks = figures.bar_traces(view, {}, log)
-        changed = {**figures.cut_traces(view), **bars}
-        traces = [i for i, trace in enumerate(order) if trace in changed]
-        keys = sorted({key for trace in changed.values() for key in trace})
-        restyle = {
-            key: [changed[order[i]].get(key, figure.data[i][key] if key in figure.data[i] else None) for i in traces]
-            for key in keys
-        }
-        relayout = {f"yaxis.{key}": value for key, value in ticks.items()}
-        steps.append({"method": "update", "label": name, "args": [restyle, relayout, traces]})
-    figure.update_layout(sliders=[{"active": 0, "steps": steps, "pad": {"t": 60}, "currentvalue": {"prefix": ""}}])
