@@ -14,7 +14,7 @@ RUN := $(shell for p in "$(PYTHON)" python3 python3.11 python3.12 python3.13 pyt
 	"$$p" -c "import sys; sys.exit(sys.version_info < (3, 7))" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 DEV = exec "$(or $(RUN),python3)" tools/dev.py
 
-.PHONY: help lab test test-gpu doctor env model lint format strip freeze clean
+.PHONY: help lab test test-gpu doctor env model bench lint format strip freeze clean
 .DEFAULT_GOAL := help
 
 lab:
@@ -26,5 +26,5 @@ env test test-gpu:
 model:
 	@$(DEV) model $(if $(PYTHON),--python "$(PYTHON)") $(if $(MODEL),--model "$(MODEL)")
 
-help doctor lint format strip freeze clean:
+help doctor bench lint format strip freeze clean:
 	@$(DEV) $@ $(ARGS)

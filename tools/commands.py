@@ -55,6 +55,7 @@ def parser():
     add("doctor", lambda options: doctor.main(), "say what works here, what does not and why")
     add("env", env, "make or update ./.venv", True).add_argument("--extras", default="model,dev")
     add("model", model, "fetch and convert the model", True, True)
+    add("bench", bench, "run one of benchmarks/: dev.py bench NAME [its arguments]", passes_on=True)
     add("lint", lint, "ruff's checks and formatting, and that notebooks are stripped")
     add("format", format_code, "let ruff format and mend what it can, and strip the notebooks")
     add("strip", strip, "strip notebooks of outputs").add_argument("--check", action="store_true", help="only look")
@@ -102,6 +103,8 @@ def model(options):
 
 def prepared(options):
     """The environment with the model that `options` name in the cache (`none`: with no model)."""
+    if options.model and Path(options.model).is_dir():
+        options.model = str(Path(options.model).resolve())
     default = options.model in ("", DEFAULT_MODEL)
     if default:
         say(TERMS)
@@ -139,6 +142,16 @@ def test_gpu(options):
     if not environment.has_card() or not torch or not torch.cuda:
         raise SetupError("no usable CUDA device here; `make doctor` says why.")
     return run_pytest(venv, ["-m", "gpu", *options.extra], QP_TEST_ALL="1")
+
+
+def bench(options):
+    """Run a benchmark by name; without a name, say which there are."""
+    scripts = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py")) if not path.stem.startswith("_")}
+    name = options.extra[0] if options.extra else ""
+    if name not in scripts:
+        raise SetupError(f"which benchmark? {', '.join(scripts)}")
+    venv = environment.ensure(["model", "dev"])
+    return subprocess.call([str(venv.python), str(scripts[name]), *options.extra[1:]], cwd=ROOT, env=environ())
 
 
 def run_pytest(venv, arguments, **variables):

@@ -90,12 +90,11 @@ def has_card():
 
 
 def fingerprint(venv, version):
-    """What an environment was made for: our files, its Python and the place of the clone."""
-    digest = hashlib.sha256()
-    for name in ("pyproject.toml", "constraints.txt"):
-        digest.update((venv.root / name).read_bytes())
-    digest.update(f"{version} {venv.root}".encode())
-    return digest.hexdigest()
+    """What an environment was made for: our lists, its Python and the place of the clone."""
+    project = tomllib.loads((venv.root / "pyproject.toml").read_text("utf-8"))
+    asked = [project["project"], project["build-system"], project["tool"]["hatch"]]
+    pins = (venv.root / "constraints.txt").read_text("utf-8")
+    return hashlib.sha256(json.dumps([asked, pins, version, str(venv.root)]).encode()).hexdigest()
 
 
 def read_stamp(venv):

@@ -172,12 +172,21 @@ def test_the_second_time_nothing_is_done(clone, no_card):
     assert environment.ensure(["model", "dev"], venv=FakeVenv(clone, torch)).asked == []
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
-def test_a_changed_list_is_installed(clone, no_card, name):
+@pytest.mark.parametrize(
+    "name, old, new, installs",
+    [
+        ("pyproject.toml", '"numpy>=2.0"', '"numpy>=2.1"', True),
+        ("pyproject.toml", "line-length = 120", "line-length = 100", False),
+        ("constraints.txt", "numpy==2.", "numpy==3.", True),
+    ],
+)
+def test_a_changed_list_is_installed(clone, no_card, name, old, new, installs):
     torch = Torch("2.13.0+cpu", None)
     environment.ensure([], venv=FakeVenv(clone, torch))
-    (clone / name).write_text((clone / name).read_text() + "\n# changed\n")
-    assert environment.ensure([], venv=FakeVenv(clone, torch)).asked != []
+    text = (clone / name).read_text()
+    assert old in text
+    (clone / name).write_text(text.replace(old, new))
+    assert bool(environment.ensure([], venv=FakeVenv(clone, torch)).asked) is installs
 
 
 def test_new_torch_args_are_passed_on_once(clone, no_card):
