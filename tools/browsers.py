@@ -100,11 +100,12 @@ def is_debian_root():
 def _apt_install(log):
     apt = ["apt-get", "-o", "DPkg::Lock::Timeout=180", "-o", "Acquire::Retries=3"]
     env = environ(DEBIAN_FRONTEND="noninteractive")
-    with step("running as root on Debian: apt-get update && apt-get install -y chromium"):
+    packages = ["chromium", "fonts-liberation"]  # a bare Debian has no font at all
+    with step(f"running as root on Debian: apt-get update && apt-get install -y {' '.join(packages)}"):
         for attempt in range(3):
             # The lock of the package lists knows no time-out option, so a busy apt is simply asked again.
             logged([*apt, "update"], log, env)
-            if logged([*apt, "install", "-y", "--no-install-recommends", "chromium"], log, env) == 0:
+            if logged([*apt, "install", "-y", "--no-install-recommends", *packages], log, env) == 0:
                 return True
             if attempt < 2:
                 say("  apt did not succeed; trying again in 10 s")

@@ -67,7 +67,7 @@ def test_browsers_are_fetched_in_order(bare, monkeypatch):
     monkeypatch.setattr(browsers, "is_debian_root", lambda: True)
     debian_has_it = True
     assert browsers.find(environment.Venv(bare)) == (str(bare / "chromium"), "Debian's chromium")
-    assert asked[0] == "chromium" and asked[1].endswith("update") and asked[2].endswith("chromium")
+    assert asked[0] == "chromium" and asked[1].endswith("update") and "chromium" in asked[2]
     (bare / "chromium").unlink()
     monkeypatch.setattr(browsers, "is_debian_root", lambda: False)
     with pytest.raises(steps.SetupError, match="-m playwright install --with-deps chromium"):
