@@ -128,7 +128,7 @@ def _create(venv, version, wanted_python):
         version = None
     elif version and wanted_python:
         found = pythons.probe([wanted_python])
-        if found and not version.startswith(".".join(map(str, found.version))):
+        if found and sys_version(version) != found.version[:2]:
             say(f"! ./.venv has another Python ({version.split()[0]}): making it anew")
             version = None
     elif version and sys_version(version) < pythons.NEEDED:
