@@ -5,12 +5,30 @@ A panel sees `Rows`: how many there are, the logits of one, and what its tokens 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from activations import LanguageModel, LogitCapture, load_capture
+
+WINDOW = 200  # tokens shown on either side of a row; a page of thousands would slow the browser
+
+
+@dataclass(frozen=True)
+class TextWindow:
+    """A stretch of text around one row.
+
+    Attributes:
+        tokens: Their strings. rows: The row that each token's successor is predicted by, -1 where none was captured.
+        here: Index in `tokens` of the row's own token, -1 without a text. next_id: Id that really follows, -1: unknown.
+    """
+
+    tokens: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    here: int = -1
+    next_id: int = -1
 
 
 class Rows:
@@ -40,13 +58,9 @@ class Rows:
         """Names of vocabulary entries."""
         return [f"<id {int(i)}>" for i in ids]
 
-    def text(self, index: int) -> tuple[list[str], int, int]:
-        """Tokens around row `index`, which of them is the row's own, and the id that comes next (-1: unknown)."""
-        return [], -1, -1
-
-    def row_of_token(self, index: int, token: int) -> int | None:
-        """The row that belongs to the token at place `token` of `text(index)`, or None when that was not captured."""
-        return None
+    def text(self, index: int) -> TextWindow:
+        """The text around row `index`; empty where no text is known."""
+        return TextWindow()
 
     def code(self, index: int) -> list[str]:
         """Lines of Python that define `logits`, the row `index`."""
@@ -89,6 +103,7 @@ class CaptureRows(Rows):
         self.capture, self._made = capture, made
         self.count, self.vocab_size = len(capture.positions), capture.vocab_size
         self.unused = capture.unused
+        self._row_at = {int(position): row for row, position in enumerate(capture.positions)}
 
     def describe(self, logits_dtype: str = "float32") -> str:
         return self.capture.describe(logits_dtype)
@@ -99,15 +114,12 @@ class CaptureRows(Rows):
     def label(self, ids) -> list[str]:
         return self.capture.label(ids)
 
-    def text(self, index: int) -> tuple[list[str], int, int]:
-        begin, end = self._bounds(int(self.capture.positions[index]))
-        here = int(self.capture.positions[index]) - begin
-        return list(self.capture.tokens[begin:end]), here, int(self.capture.next_ids[index])
-
-    def row_of_token(self, index: int, token: int) -> int | None:
-        begin, _ = self._bounds(int(self.capture.positions[index]))
-        found = (torch.as_tensor(self.capture.positions) == begin + token).nonzero()
-        return int(found[0]) if len(found) else None
+    def text(self, index: int) -> TextWindow:
+        position = int(self.capture.positions[index])
+        begin, end = self._bounds(position)
+        begin, end = max(begin, position - WINDOW), min(end, position + WINDOW)
+        rows = [self._row_at.get(place, -1) for place in range(begin, end)]
+        return TextWindow(self.capture.tokens[begin:end], rows, position - begin, int(self.capture.next_ids[index]))
 
     def code(self, index: int) -> list[str]:
         return [*self._made, f"logits = capture.logits({index})"]

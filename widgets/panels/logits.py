@@ -19,7 +19,7 @@ from widgets.logit_view import LogitView, RowFacts, fate, look, mantissa_bits, s
 from widgets.painting import add_slider, paint
 from widgets.panels.base import Panel, write_html
 from widgets.panels.logit_controls import LogitControls
-from widgets.sources import CaptureRows, Rows, is_live, open_rows
+from widgets.sources import CaptureRows, Rows, TextWindow, is_live, open_rows
 
 ROWS_AT_HAND = 24  # rows kept sorted: all of a short text, the neighbours in a long one
 
@@ -58,6 +58,7 @@ class LogitExplorer(Panel):
         self._draws_asked = 0
         self._last_token: int | None = None
         self._view: LogitView | None = None
+        self._text = TextWindow()
         self._caption = ""
         self.computed_ms: list[float] = []  # how long each redraw took in the kernel, newest last
         super().__init__(figures.logit_figure())
@@ -106,9 +107,9 @@ class LogitExplorer(Panel):
         self._redraw()
 
     def _pick(self, change) -> None:
-        row = self._rows.row_of_token(self.position.value, change["new"][0]) if self._rows else None
-        if row is not None:
-            self.position.value = row
+        token = change["new"][0]
+        if 0 <= token < len(self._text.rows) and self._text.rows[token] >= 0:
+            self.position.value = self._text.rows[token]
 
     def _run_capture(self, job) -> None:
         """Run the model on the text and show its last position (the first time: the one asked for)."""
@@ -226,25 +227,24 @@ class LogitExplorer(Panel):
         with self._lock:
             paint(self.figure, view, self._drawn, log, fresh)
         self._shown = key
-        self.summary = self._summarise(view)
-        self._caption_view.value = f"<div class='qp-caption'>{html.escape(self._caption)}</div>"
         if fresh:
             self._show_text(position)
+        self.summary = self._summarise(view)
+        self._caption_view.value = f"<div class='qp-caption'>{html.escape(self._caption)}</div>"
 
     def _show_text(self, position: int) -> None:
-        tokens, here, _ = self._rows.text(position)
-        rows = [self._rows.row_of_token(position, t) for t in range(len(tokens))]
+        self._text = shown = self._rows.text(position)
         with self.strip.hold_sync():
-            self.strip.tokens, self.strip.here = tokens, here
-            self.strip.readable = [t for t, row in enumerate(rows) if row is not None]
+            self.strip.tokens, self.strip.here = shown.tokens, shown.here
+            self.strip.readable = [token for token, row in enumerate(shown.rows) if row >= 0]
 
     def _summarise(self, view: LogitView) -> str:
         parts = [sentence(view)]
         if self._last_token is not None:
             parts.append(f"drawn: {self._rows.label([self._last_token])[0]!r}")
-        *_, true_id = self._rows.text(self.position.value)
-        if true_id >= 0:
-            parts.append(f"the text goes on with {self._rows.label([true_id])[0]!r} ({fate(view, true_id)})")
+        follows = self._text.next_id
+        if follows >= 0:
+            parts.append(f"the text goes on with {self._rows.label([follows])[0]!r} ({fate(view, follows)})")
         return " · ".join(parts)
 
     def _describe(self) -> str:
