@@ -10,7 +10,9 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -86,11 +88,9 @@ class LabServer:
 
     def __exit__(self, *exc) -> None:
         if self.process.poll() is None:
-            if self.url:
-                self.shut_down_kernels()
-            self.process.terminate()
+            self.process.terminate()  # JupyterLab ends its kernels before itself
             try:
-                self.process.wait(15)
+                self.process.wait(30)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(15)
@@ -101,8 +101,9 @@ class LabServer:
         while time.monotonic() < deadline and self.process.poll() is None:
             if info.exists() and info.stat().st_size:
                 self.url = json.loads(info.read_text())["url"]
-                self.request("GET", "api/status")
-                return
+                with suppress(urllib.error.URLError):  # the file is written a moment before the port is open
+                    self.request("GET", "api/status")
+                    return
             time.sleep(0.1)
         state = "is not up" if self.process.poll() is None else f"ended with {self.process.returncode}"
         tail = self.log.read_text(errors="replace")[-3000:]

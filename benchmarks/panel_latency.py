@@ -1,0 +1,141 @@
+"""How long a reader waits for `LogitExplorer`, measured in a real browser on a real JupyterLab.
+
+    python benchmarks/panel_latency.py                 # the recorded rows of the default model, V = 262,144
+    python benchmarks/panel_latency.py --source live   # the default model from the cache; fresh rows as well
+    python benchmarks/panel_latency.py --check         # exit status 1 when a target is missed
+
+Painted: from the key event to the end of the frame that shows the changed trace, by the page's clock. Computed: the
+same step as the panel's worker timed it (`panel.computed_ms`: kernels, traces, messages; not the browser). Each step
+is one key press on a slider, the next one comes when the panel rests. First figure: from Run All of the start lesson in
+a fresh kernel to its first figure on the screen, imports and model included.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tools")]
+
+import chromium  # noqa: E402
+import nbformat  # noqa: E402
+from lab import Lab  # noqa: E402
+from lab_server import LabServer  # noqa: E402
+from playwright.sync_api import sync_playwright  # noqa: E402
+
+START_LESSON = "00_tokens_and_cuts.ipynb"
+FIRST_FIGURE_TARGET_S = 20
+PAINTED_TARGET_MS, COMPUTED_TARGET_MS, FRESH_ROW_TARGET_MS = 150, 25, 100
+
+SOURCES = {
+    "recorded": "from activations import recorded\nsource, text = recorded('openers'), None",
+    "live": "from activations import load, texts\nsource, text = load(), texts.builtin_text('pydoc')[:600]",
+}
+PANEL = """
+from widgets import LogitExplorer
+panel = LogitExplorer(source, text=text)
+panel
+"""
+
+
+def widest_position(lab) -> int:
+    """Return the row whose nucleus of 0.9 is widest, of 16 rows: there every step of k or p moves the cut."""
+    lab.kernel("panel.wait(60); panel.k.value, panel.p.value = 0, 0.9", 90)
+    code = "panel.position.value = {}; panel.wait(60); print(len(panel.to_frame(limit=10**6)))"
+    last = int(lab.kernel("print(panel.position.grid[-1])"))
+    rows = sorted({round(i * last / 15) for i in range(16)})
+    return max(rows, key=lambda row: int(lab.kernel(code.format(row), 90)))
+
+
+def steps(lab, label, trace, keys) -> tuple[list[float], list[float]]:
+    """Press each key once the panel rests; return painted and computed milliseconds of every step."""
+    painted, computed = [], []
+    for key in keys:
+        painted.append(lab.key_to_painted_ms(label, trace, key=key)["painted_ms"])
+        computed.append(float(lab.kernel("panel.wait(30); print(panel.computed_ms[-1])")))
+        lab.page.wait_for_timeout(300)
+    return painted, computed
+
+
+def row(name, values, target, unit="ms"):
+    median, p95 = np.percentile(values, [50, 95])
+    verdict = "ok" if p95 <= target else "OVER"
+    return f"{name:<34}{len(values):>5}{median:>11.1f}{p95:>11.1f}{target:>9g} {unit}  {verdict}", p95 <= target
+
+
+def measure_panel(lab, source, count):
+    """Yield (table line, within target) for each control."""
+    lab.open_notebook("panel_latency.ipynb")
+    lab.run_all(timeout_s=180)
+    lab.wait_for("() => qp.figures().length > 0 && qp.summary() !== ''", 60)
+    widest = widest_position(lab)
+    back_and_forth = ["ArrowLeft", "ArrowRight"] * (count // 2)
+    runs = [
+        ("k", "panel.p.value, panel.k.value = 1.0, 100", "k", "kept", ["ArrowRight"] * count),
+        ("p", "panel.k.value, panel.p.value = 0, 0.5", "p", "kept", ["ArrowRight"] * min(count, 40)),
+        ("position, row at hand", "panel.k.value, panel.p.value = 50, 0.9", "position", "dropped", back_and_forth),
+    ]
+    for name, prepare, label, trace, keys in runs:
+        lab.kernel(f"panel.position.value = {max(widest, 1)}; {prepare}; panel.wait(60)", 90)
+        lab.page.wait_for_timeout(2_000)  # neighbouring rows are being fetched
+        painted, computed = steps(lab, label, trace, keys)
+        yield row(f"{name}: painted", painted, PAINTED_TARGET_MS)
+        yield row(f"{name}: computed", computed, COMPUTED_TARGET_MS)
+    if source == "live":  # the ends of a long text are not neighbours of each other
+        painted, computed = steps(lab, "position", "dropped", ["Home", "End"] * (count // 4))
+        yield row("position, fresh row: painted", painted, PAINTED_TARGET_MS + FRESH_ROW_TARGET_MS - COMPUTED_TARGET_MS)
+        yield row("position, fresh row: computed", computed, FRESH_ROW_TARGET_MS)
+
+
+def measure_first_figure(lab, repeats=2):
+    times = []
+    for _ in range(repeats):
+        lab.open_notebook(START_LESSON)
+        lab.run_all(timeout_s=300)
+        lab.wait_for("() => qp.firstFigure_ms !== null", 120)
+        times.append(lab.first_figure_s)
+    return row("first figure after Run All", times, FIRST_FIGURE_TARGET_S, "s")
+
+
+def write_notebook(folder: Path, source: str) -> None:
+    cells = [nbformat.v4.new_code_cell(code.strip()) for code in (SOURCES[source], PANEL)]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), folder / "panel_latency.ipynb")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", choices=SOURCES, default="recorded")
+    parser.add_argument("--steps", type=int, default=24, help="key presses per control")
+    parser.add_argument("--no-lesson", action="store_true", help="leave out the time to the first figure")
+    parser.add_argument("--check", action="store_true", help="exit status 1 when a target is missed")
+    options = parser.parse_args()
+    within = []
+
+    def tell(line_and_verdict):
+        line, ok = line_and_verdict
+        within.append(ok)
+        print(line, flush=True)
+
+    with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
+        served, state = Path(temporary) / "served", Path(temporary) / "state"
+        shutil.copytree(ROOT / "notebooks", served)
+        state.mkdir()
+        write_notebook(served, options.source)
+        with chromium.launch(playwright) as browser, LabServer(served, state) as server:
+            lab = Lab(server, browser)
+            print(f"{options.source}\n{'':<34}{'n':>5}{'median':>11}{'p95':>11}{'target':>9}", flush=True)
+            if not options.no_lesson:
+                tell(measure_first_figure(lab))
+            for result in measure_panel(lab, options.source, options.steps):
+                tell(result)
+            lab.close()
+    return int(options.check and not all(within))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
