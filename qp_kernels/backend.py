@@ -69,11 +69,17 @@ def _triton_obstacle(device_type: str, interpreted: bool) -> str | None:
         problem = card_problem()
         where = "the tensors are on the CPU; Triton needs CUDA tensors or TRITON_INTERPRET=1 set before import"
         return f"{where} ({problem})" if problem else where
-    if importlib.util.find_spec("triton") is None:
+    if not has_triton():
         return "triton is not installed (it has wheels for Linux only)"
     if not HAS_KERNELS:
         return "this version has no Triton kernels"
     return None
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether triton is installed; it is not imported."""
+    return importlib.util.find_spec("triton") is not None
 
 
 @functools.cache

@@ -47,8 +47,11 @@ class QritaProcessor:
         greedy = self.temperature == 0
         limits = checks.limits(scores, 1 if greedy else self.k, None if greedy else self.p)
         heat = None if greedy else checks.temperatures(self.temperature, scores)
-        kept = reference.kept(rows, limits, heat).reshape(scores.shape)
+        if limits.off:
+            keep = scores > -torch.inf
+        else:
+            keep = reference.keeps(rows, reference.find_cuts(rows, limits, heat)).reshape(scores.shape)
         if heat is not None:
             largest = torch.finfo(scores.dtype).max
             scores = (scores / self.temperature).clamp(-largest, largest)
-        return scores.masked_fill(~kept, -torch.inf)
+        return scores.masked_fill(~keep, -torch.inf)

@@ -5,36 +5,37 @@ is a *cut* (t, m): every entry above t, and the first m entries equal to t. A cu
 no index is ever sorted. Rows are sorted as keys = -logit ascending, with NaN last beside -inf.
 
 Mass is summed in fixed point: weight = round(exp((x - max) / T) * 2**44) as int64. Integer sums are associative, so a
-row has the same bits in every batch, and partial sums compare exactly.
+row has the same bits in every batch and however it is tiled, and partial sums compare exactly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .checks import Limits
+from .tiling import chunks, exp, search, tiled, tiles
 
 INF = math.inf
 # Sorted entries looked at first when p decides; a row whose nucleus is longer is sorted to its end.
 HEAD = 4096
-# Elements of logits worked on at once (about 40 bytes each): near the cache on a CPU, few launches on a GPU.
-CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 
 class Cut(NamedTuple):
     """Where each row is cut, [B] each."""
 
     value: Tensor  # t, float32; -inf where nothing is eligible
-    ties: Tensor  # m, int64: entries equal to t that are kept
-    length: Tensor  # entries kept, int64: above t plus m
+    ties: Tensor  # m, int64: entries equal to t that are kept; V where that is all of them
+    length: Tensor  # entries kept, int64
     count: Tensor  # entries kept before any limit to the first C, int64
     top: Tensor  # the row's maximum, float32
     mass: Tensor  # weight of all `count` entries, float64, in units of the maximum's weight
+
+    def rows(self, chunk: slice) -> Cut:
+        return Cut(*(field[chunk] for field in self))
 
 
 class Ranking(NamedTuple):
@@ -48,58 +49,66 @@ class Ranking(NamedTuple):
 
 def find_cuts(logits: Tensor, limits: Limits, temperature: Tensor | None = None, first: int | None = None) -> Cut:
     """The cut of each row of logits [B, V]; with `first`, of the kept set's first entries only."""
-    parts = []
+    vocab, parts = logits.shape[-1], []
     for chunk in chunks(logits):
         ranked = rank(logits[chunk], limits.rows(chunk), None if temperature is None else temperature[chunk])
         length = ranked.kept if first is None else ranked.kept.clamp(max=first)
-        value, above = _entry(ranked.keys, length - 1)
-        mass = ranked.kept_mass.double() / fixed_point(logits.shape[-1])
-        parts.append(Cut(value, length - above, length, ranked.kept, -ranked.keys[:, 0], mass))
+        key = _at(ranked.keys, length - 1)
+        through = _count(ranked.keys, key, inclusive=True)
+        # Ties that reach the end of a shorter head may go on beyond it.
+        all_ties = (through == length) & ((through < ranked.keys.shape[-1]) | (ranked.keys.shape[-1] == vocab))
+        ties = torch.where(all_ties, vocab, length - _count(ranked.keys, key))
+        mass = ranked.kept_mass.double() / fixed_point(vocab)
+        parts.append(Cut(-key, ties, length, ranked.kept, -ranked.keys[:, 0], mass))
     return Cut(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def keeps(logits: Tensor, cut: Cut) -> Tensor:
+    """[B, V] bool, the entries a cut keeps."""
+    value, ties = cut.value.to(logits.dtype)[:, None], cut.ties[:, None]
+    if not logits.is_cuda and (ties == logits.shape[-1]).all():
+        return tiled(lambda part: part >= value, logits, torch.bool)
+    place = _count(running_count(logits, value), (cut.ties + 1).int())  # of the first tie that is dropped
+    columns = torch.arange(logits.shape[-1], device=logits.device)
+    keep = torch.empty(logits.shape, dtype=torch.bool, device=logits.device)
+    for tile in tiles(logits):
+        part = logits[:, tile]
+        keep[:, tile] = (part > value) | ((part == value) & (columns[tile] < place[:, None]))
+    return keep
+
+
+def running_count(rows: Tensor, value: Tensor) -> Tensor:
+    """[B, V] int32: how many entries up to each one equal value [B, 1]."""
+    return tiled(lambda part: part == value, rows, torch.int32).cumsum_(-1)
 
 
 def mask(logits: Tensor, cut: Cut, out: Tensor) -> Tensor:
     """Write logits [B, V] into `out`, with -inf for what the cut drops; `out` may be logits."""
     dropped = torch.full((), -INF, dtype=logits.dtype, device=logits.device)
     for chunk in chunks(logits):
-        part = Cut(*(field[chunk] for field in cut))
-        torch.where(keeps(logits[chunk], part), logits[chunk], dropped, out=out[chunk])
+        keep = keeps(logits[chunk], cut.rows(chunk))
+        for tile in tiles(keep):
+            torch.where(keep[:, tile], logits[chunk, tile], dropped, out=out[chunk, tile])
     return out
-
-
-def kept(logits: Tensor, limits: Limits, temperature: Tensor | None = None) -> Tensor:
-    """[B, V] bool, what k and p keep at a temperature."""
-    return logits > -INF if limits.off else keeps(logits, find_cuts(logits, limits, temperature))
-
-
-def keeps(logits: Tensor, cut: Cut) -> Tensor:
-    """[B, V] bool, the entries a cut keeps."""
-    value, ties = cut.value.to(logits.dtype)[:, None], cut.ties[:, None]
-    at_least = logits >= value
-    if not logits.is_cuda and (at_least.sum(-1) == cut.length).all():
-        return at_least
-    equal = logits == value
-    return (logits > value) | (equal & (equal.cumsum(-1, dtype=torch.int32) <= ties))
 
 
 def candidates(logits: Tensor, cut: Cut, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Indices (int32, -1 tail), logits and probabilities (float32, 0 tail) of the kept entries in row order, [B, C]."""
     parts = []
     for chunk in chunks(logits):
-        rows, part = logits[chunk], Cut(*(field[chunk] for field in cut))
+        rows, part = logits[chunk], cut.rows(chunk)
         slots = torch.arange(1, width + 1, dtype=torch.int32, device=logits.device).repeat(len(rows), 1)
         filled = slots <= part.length[:, None]
         # The j-th kept entry is where the running count of kept entries reaches j.
-        running = keeps(rows, part).cumsum(-1, dtype=torch.int32)
-        indices = torch.searchsorted(running, slots).clamp_(max=logits.shape[-1] - 1)
+        keep = keeps(rows, part)
+        running = running_count(keep, keep.new_ones(1, 1))
+        indices = search(running, slots).clamp_(max=logits.shape[-1] - 1)
         values = rows.gather(1, indices).float()
         keys = torch.where(filled, 0.0 - values, INF)  # 0 - x, because -0.0 and 0.0 are ties
         order = keys.sort(dim=-1, stable=True).indices
-        keys, indices, values = (t.gather(1, order) for t in (keys, indices, values))
+        keys, indices, values = (field.gather(1, order) for field in (keys, indices, values))
         probs = weights(keys, part.top[:, None]) / part.mass[:, None]
-        parts.append(
-            (indices.where(filled, -1).int(), values.where(filled, 0.0), probs.where(filled, 0.0).float()),
-        )
+        parts.append((indices.where(filled, -1).int(), values.where(filled, 0.0), probs.where(filled, 0.0).float()))
     return tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
@@ -107,15 +116,17 @@ def draw(logits: Tensor, limits: Limits, temperature: Tensor | None, uniform: Te
     """[B] int64: the first token in row order whose cumulative mass exceeds u times the kept mass, -1 for none."""
     tokens = []
     for chunk in chunks(logits):
-        rows, u = logits[chunk], uniform[chunk].double()
-        if temperature is not None:
-            u = torch.where(temperature[chunk] > 0, u, 0.0)  # argmax is the first of the order
-        ranked = rank(rows, limits.rows(chunk), None if temperature is None else temperature[chunk], u)
+        heat = None if temperature is None else temperature[chunk]
+        u = uniform[chunk].double()
+        if heat is not None:
+            u = torch.where(heat > 0, u, 0.0)  # argmax is the first of the order
+        ranked = rank(logits[chunk], limits.rows(chunk), heat, drawn=u)
         target = (u * ranked.kept_mass.double()).floor().long()
         place = _count(ranked.mass, target, inclusive=True).minimum(ranked.kept - 1)
-        value, above = _entry(ranked.keys, place)
-        running = (rows == value.to(rows.dtype)[:, None]).cumsum(-1, dtype=torch.int32)
-        token = _count(running, (place - above + 1).int())  # where the running count of ties reaches this one
+        key = _at(ranked.keys, place)
+        value, above = (-key).to(logits.dtype)[:, None], _count(ranked.keys, key)
+        # The token is where the running count of entries equal to it reaches its place among them.
+        token = _count(running_count(logits[chunk], value), (place - above + 1).int())
         tokens.append(torch.where(ranked.kept > 0, token, -1))
     return torch.cat(tokens)
 
@@ -125,24 +136,19 @@ def rank(logits: Tensor, limits: Limits, temperature: Tensor | None = None, draw
 
     With `drawn` [B], rows without k and p are sorted only as far as that share of their mass.
     """
-    keys = row_keys(logits)
-    top, vocab = -keys.amin(-1, keepdim=True), logits.shape[-1]
+    vocab, keys = logits.shape[-1], row_keys(logits)
     by_k_alone = limits.k is not None and (limits.p is None or limits.order == "k_then_p")
     total = target = None
-    if not by_k_alone:
-        total = fixed_weights(keys, top, vocab, temperature).sum(-1)
-        target = total + 1 if drawn is None else (drawn * total.double()).floor().long() + 1
-        if limits.p is not None:
-            target = _share(total, limits.p)
     for width in _widths(logits, limits, by_k_alone):
         head = _smallest(keys, width)
-        mass = fixed_weights(head, top, vocab, temperature).cumsum(-1)
-        if width == vocab or by_k_alone:
+        top = -head[:, :1]
+        mass = running_mass(head, top, vocab, temperature)
+        if by_k_alone:
             break
-        reached = mass[:, -1] >= target
-        if limits.k is not None:
-            reached |= limits.k <= width
-        if reached.all():
+        if total is None:
+            total = sum(fixed_weights(keys[:, tile], top, vocab, temperature).sum(-1) for tile in tiles(keys))
+            target = _target(total, limits.p, drawn)
+        if width == vocab or _reached(mass, target, limits, width):
             break
     return _prefix(head, mass, limits, total, target)
 
@@ -150,34 +156,43 @@ def rank(logits: Tensor, limits: Limits, temperature: Tensor | None = None, draw
 def _prefix(keys: Tensor, mass: Tensor, limits: Limits, total: Tensor | None, target: Tensor | None) -> Ranking:
     """Count the kept prefix of sorted keys [B, C]; `total` and `target` are masses over the whole row, or None."""
     kept = _count(keys, keys.new_full((len(keys),), INF))  # what is eligible
+    kept_mass = total
     if limits.k is not None:
         kept = _with_ties(keys, kept.minimum(limits.k), limits.ties)
-    kept_mass = _at(mass, kept - 1) if total is None or limits.k is not None else total
+        kept_mass = _at(mass, kept - 1)
     if limits.p is not None:
-        target = _share(kept_mass, limits.p) if target is None else target
+        target = _target(kept_mass, limits.p) if target is None else target
         nucleus = (_count(mass, target) + 1).minimum(kept)
         kept = _with_ties(keys, nucleus, limits.ties).minimum(kept)
         kept_mass = _at(mass, kept - 1)
-    return Ranking(keys, mass, kept, torch.where(kept > 0, kept_mass, 0))
+    return Ranking(keys, mass, kept, kept_mass)
 
 
 def row_keys(logits: Tensor) -> Tensor:
     """A fresh contiguous float32 copy of -logits; what is never eligible (NaN, -inf) becomes +inf."""
-    keys = 0.0 - logits.float()  # not -x: -0.0 and 0.0 give one key
-    return keys.contiguous().nan_to_num_(nan=INF, posinf=INF, neginf=-INF)
+    return tiled(
+        lambda part: (0.0 - part.float()).nan_to_num_(nan=INF, posinf=INF, neginf=-INF),  # 0 - x: -0.0 and 0.0 are ties
+        logits,
+        torch.float32,
+    )
 
 
 def weights(keys: Tensor, top: Tensor, temperature: Tensor | None = None) -> Tensor:
     """exp((x - max) / T) in float64; 1 for the maximum, also where it is inf, and 0 for what is not eligible."""
-    gap = (-top).masked_fill(top == -INF, 0.0).double() - keys.double()
+    gap = (-top).masked_fill(top == -INF, 0.0).double() - keys
     if temperature is not None:
         gap /= temperature[:, None]
-    return gap.exp_().nan_to_num_(nan=1.0)  # inf - inf, or 0 / 0: a maximum
+    return exp(gap).nan_to_num_(nan=1.0)  # inf - inf, or 0 / 0: a maximum
 
 
 def fixed_weights(keys: Tensor, top: Tensor, vocab: int, temperature: Tensor | None = None) -> Tensor:
     """`weights` as int64 multiples of 1 / fixed_point(V)."""
-    return weights(keys, top, temperature).mul_(fixed_point(vocab)).round_().long()
+    return weights(keys, top, temperature).mul_(fixed_point(vocab)).add_(0.5).long()
+
+
+def running_mass(keys: Tensor, top: Tensor, vocab: int, temperature: Tensor | None = None) -> Tensor:
+    """[B, C] int64: `fixed_weights` summed up to each entry."""
+    return tiled(lambda part: fixed_weights(part, top, vocab, temperature), keys, torch.int64).cumsum_(-1)
 
 
 def fixed_point(vocab: int) -> float:
@@ -185,18 +200,13 @@ def fixed_point(vocab: int) -> float:
     return 2.0 ** min(44, 62 - (vocab - 1).bit_length())
 
 
-def chunks(logits: Tensor) -> Iterator[slice]:
-    """Slices of rows whose working memory is bounded; one empty slice for B = 0."""
-    rows = max(1, CHUNK[logits.device.type] // logits.shape[-1])
-    return (slice(start, start + rows) for start in range(0, max(len(logits), 1), rows))
-
-
 def _widths(logits: Tensor, limits: Limits, by_k_alone: bool) -> tuple[int, ...]:
     """How many sorted entries to look at, in turn. On a GPU all at once: a look at the outcome would synchronise."""
     vocab = logits.shape[-1]
     if logits.is_cuda or limits.ties == "all":
         return (vocab,)
-    return (limits.k_max,) if by_k_alone else (min(HEAD, vocab), vocab)
+    # One entry beyond k tells whether the k-th has ties that are dropped.
+    return (min(limits.k_max + 1, vocab),) if by_k_alone else (min(HEAD, vocab), vocab)
 
 
 def _smallest(keys: Tensor, count: int) -> Tensor:
@@ -211,9 +221,19 @@ def _smallest(keys: Tensor, count: int) -> Tensor:
     return torch.from_numpy(head)
 
 
-def _share(mass: Tensor, p: Tensor) -> Tensor:
-    """The integer mass that a prefix must reach for p; more than there is where p is off."""
-    return torch.where(p < 1, (mass.double() * p).ceil().long(), mass + 1)
+def _target(mass: Tensor, p: Tensor | None, drawn: Tensor | None = None) -> Tensor:
+    """The integer mass a prefix must reach for p, or for a draw; more than there is where neither ends it."""
+    if p is not None:
+        return torch.where(p < 1, (mass.double() * p).ceil().long(), mass + 1)
+    return mass + 1 if drawn is None else (drawn * mass.double()).floor().long() + 1
+
+
+def _reached(mass: Tensor, target: Tensor, limits: Limits, width: int) -> bool:
+    """Whether the sorted heads suffice for every row."""
+    enough = mass[:, -1] >= target
+    if limits.k is not None:
+        enough |= limits.k < width
+    return bool(enough.all())
 
 
 def _count(ascending: Tensor, bound: Tensor, inclusive: bool = False) -> Tensor:
@@ -224,12 +244,6 @@ def _count(ascending: Tensor, bound: Tensor, inclusive: bool = False) -> Tensor:
 def _at(values: Tensor, place: Tensor) -> Tensor:
     """values[i, place[i]], the first where place is -1."""
     return values.gather(1, place.clamp(min=0)[:, None])[:, 0]
-
-
-def _entry(keys: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """The logit at a place of the row order and how many are above it; -inf and -1 + 1 = 0 for place -1."""
-    key = _at(keys, place)
-    return -key, _count(keys, key)
 
 
 def _with_ties(keys: Tensor, length: Tensor, ties: str) -> Tensor:

@@ -10,8 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-from . import checks, reference
+from . import checks
 from .threshold import finite_moments
+from .tiling import chunks
 
 INF = math.inf
 
@@ -69,7 +70,7 @@ def top_n_sigma_threshold(logits: Tensor, n: float | Tensor) -> Tensor:
     """The logit max - n * std at which `top_n_sigma` cuts, [B] float32 (0-d for [V]); the maximum where std is 0."""
     rows = checks.as_rows(logits)
     width = checks.real_rows("n", n, logits, high=INF)
-    std = torch.cat([finite_moments(rows[chunk])[1] for chunk in reference.chunks(rows)])
+    std = torch.cat([finite_moments(rows[chunk])[1] for chunk in chunks(rows)])
     value = (_maximum(rows) - width * std.nan_to_num(nan=0.0)).float()
     return value if logits.ndim == 2 else value[0]
 

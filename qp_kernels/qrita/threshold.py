@@ -13,6 +13,7 @@ from torch import Tensor
 
 from . import reference
 from .checks import Limits
+from .tiling import chunks, tiles
 
 INF = float("inf")
 # Candidates a row may hold: what is above the threshold is gathered into a buffer of this many entries.
@@ -74,8 +75,8 @@ def sample_columns(logits: Tensor) -> Tensor:
     vocab = logits.shape[-1]
     if vocab <= WHOLE_ROW:
         return logits
-    starts = torch.arange(RUNS, device=logits.device) * (vocab // RUNS)
-    return logits[:, (starts[:, None] + torch.arange(RUN, device=logits.device)).flatten()]
+    step = vocab // RUNS
+    return logits[:, : RUNS * step].unflatten(1, (RUNS, step))[..., :RUN].flatten(1)
 
 
 def finite_moments(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,15 +114,19 @@ def threshold(mean: Tensor, std: Tensor, delta: Tensor, margin: float, rule: str
 
 def above(logits: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """How many entries are >= value [B], and their share of the row's mass (float64, 0 where nothing is eligible)."""
-    counts, shares = [], []
-    for chunk in reference.chunks(logits):
-        rows = logits[chunk]
-        is_above = rows.float() >= value[chunk, None]
+    vocab, counts, shares = logits.shape[-1], [], []
+    for chunk in chunks(logits):
+        rows, cut = logits[chunk], value[chunk, None]
         keys = reference.row_keys(rows)
-        weights = reference.fixed_weights(keys, -keys.amin(-1, keepdim=True), rows.shape[-1])
-        total = weights.sum(-1)
-        counts.append(is_above.sum(-1))
-        shares.append((weights * is_above).sum(-1).double() / total.clamp(min=1).double())
+        top = -torch.stack([keys[:, tile].amin(-1, keepdim=True) for tile in tiles(keys)]).amin(0)
+        count = total = mass = 0
+        for tile in tiles(keys):
+            is_above = rows[:, tile].float() >= cut
+            weights = reference.fixed_weights(keys[:, tile], top, vocab)
+            count, total = count + is_above.sum(-1), total + weights.sum(-1)
+            mass = mass + (weights * is_above).sum(-1)
+        counts.append(count)
+        shares.append(mass.double() / total.clamp(min=1).double())
     return torch.cat(counts), torch.cat(shares)
 
 
