@@ -256,11 +256,18 @@ class Lab:
         The page's clock runs from the key event to the end of the frame that shows the change. The figure is scrolled
         into view first, as nothing outside the window is painted.
         """
-        self._control(label, "slider").focus()
-        self.page.evaluate(
-            "([name, timeout_ms]) => qp.armKeyToPaint(name, timeout_ms)",
-            [trace, 1000 * timeout_s],
-        )
+        handle = self._control(label, "slider")
+        return self._time(handle, key, trace, timeout_s)
+
+    def entry_to_painted_ms(self, label, trace, value, timeout_s=10):
+        """Type into the box beside `label`; as `key_to_painted_ms`, from its Enter key."""
+        box = self._control(label, "text")
+        box.fill(str(value))
+        return self._time(box, "Enter", trace, timeout_s)
+
+    def _time(self, element, key, trace, timeout_s):
+        element.focus()
+        self.page.evaluate("([name, timeout_ms]) => qp.armKeyToPaint(name, timeout_ms)", [trace, 1000 * timeout_s])
         self.page.wait_for_timeout(50)
         self.page.keyboard.press(key)
         return self.page.evaluate("qp.keyToPaint")

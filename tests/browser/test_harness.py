@@ -112,6 +112,9 @@ def test_key_to_painted_is_measured(panel):
     took = panel.key_to_painted_ms("k", "kept")
     assert 1 < took["drawn_ms"] < took["painted_ms"] < 5_000
     assert kept_count(panel) == 6
+    took = panel.entry_to_painted_ms("k", "kept", 9)
+    assert 1 < took["drawn_ms"] < took["painted_ms"] < 5_000
+    assert kept_count(panel) == 9
 
 
 def test_slow_kernel_shows_in_key_to_painted(panel):
