@@ -96,7 +96,7 @@ def quantile_distance(std: Tensor, limits: Limits, vocab: int) -> Tensor:
         delta_k = torch.special.ndtri(1.0 - limits.k.double() / vocab)  # k = V, off: -inf
     if limits.p is not None:
         floor = torch.special.ndtri(torch.full_like(std, max(0.0, 1.0 - NUCLEUS_CANDIDATES / vocab)))
-        delta_p = (std - torch.special.ndtri(limits.p)).minimum(floor)  # p = 1, off: -inf
+        delta_p = torch.where(limits.p < 1, (std - torch.special.ndtri(limits.p)).minimum(floor), -INF)
     if limits.order == "joint":
         return delta_k.maximum(delta_p)
     return torch.where(delta_k > -INF, delta_k, delta_p)

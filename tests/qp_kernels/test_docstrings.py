@@ -1,0 +1,39 @@
+"""The examples of the docstrings run, and the public functions have some."""
+
+import doctest
+import importlib
+import pkgutil
+import sys
+
+import pytest
+
+import qp_kernels
+from qp_kernels import qrita
+from qp_kernels.qrita import rivals
+
+MODULES = [module.name for module in pkgutil.walk_packages(qp_kernels.__path__, "qp_kernels.")]
+PUBLIC = (qrita.top_k_top_p, qrita.select, qrita.sample, qrita.truncation, qrita.QritaProcessor)
+PUBLIC += (rivals.min_p, rivals.top_n_sigma)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    importlib.import_module(name)
+    assert doctest.testmod(sys.modules[name]).failed == 0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        qrita.top_k_top_p,
+        qrita.select,
+        qrita.sample,
+        qrita.truncation,
+        qrita.QritaProcessor,
+        rivals.min_p,
+        rivals.top_n_sigma,
+    ],
+)
+def test_public_functions_say_what_they_take_and_raise(function):
+    text = function.__doc__
+    assert ">>>" in text and "Raises:" in text and "Args:" in text
