@@ -73,6 +73,14 @@ def test_pins_are_what_these_tests_run_with(pins):
             assert pin.specifier.contains(importlib.metadata.version(pin.name)), str(pin)
 
 
+def test_pins_install_on_every_python_we_admit(pins, project):
+    """A pin that needs 3.11.5 sends pip on Debian's 3.11.2 searching for many minutes, and then fails."""
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    for pin in pins:
+        if pin.marker is None and (needs := importlib.metadata.metadata(pin.name)["Requires-Python"]):
+            assert SpecifierSet(needs).contains(oldest), f"{pin} needs Python {needs}: install an older one, then freeze"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("QP_TEST_ALL"), reason="makes an environment, two minutes: `make test` runs it")
 def test_a_venv_made_from_condas_pip_list_holds_the_rooms(root, pip_list, tmp_path):
