@@ -1,0 +1,38 @@
+"""The live-model half of the data: load or wrap a model, capture logits, synthesise, record.
+
+Importing this package loads neither torch nor transformers; each name below is fetched on first use.
+"""
+
+from importlib import import_module
+
+# At once, because the function shares its name with the module: importing the module later would replace it.
+from .recorded import recorded, recorded_names
+
+_HOME = {
+    "load": "models",
+    "wrap": "models",
+    "open_source": "start",
+    "LanguageModel": "models",
+    "capture_logits": "capture",
+    "LogitCapture": "capture",
+    "save_capture": "storage",
+    "load_capture": "storage",
+}
+_MODULES = ("models", "capture", "storage", "synthetic", "texts")
+
+__all__ = [*_HOME, "recorded", "recorded_names", "synthetic", "texts"]
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
