@@ -6,6 +6,7 @@ import os
 import sys
 
 from . import gemma
+from .progress import ConsoleBar
 
 NONE = "none"
 
@@ -27,6 +28,7 @@ def open_source(name: str | None = None, **options):
         return _recorded()
     from .models import load
 
+    options.setdefault("progress", ConsoleBar(sys.stdout))  # what goes to standard error is drawn as a fault by Jupyter
     try:
         return load(name, **options)
     except ImportError as missing:

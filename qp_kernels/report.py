@@ -45,7 +45,7 @@ def report() -> Report:
     """Collect versions, CPU, GPU, driver, and the back-end `backend="auto"` takes here with its reason.
 
     >>> sorted(report().as_dict())
-    ['CPU', 'GPU', 'back-end', 'driver', 'numpy', 'python', 'system', 'torch', 'triton']
+    ['CPU', 'GPU', 'back-end', 'device', 'driver', 'numpy', 'python', 'system', 'torch', 'triton']
     """
     usable = torch.cuda.is_available()
     chosen = backend.resolve("cuda" if usable else "cpu")
@@ -57,6 +57,7 @@ def report() -> Report:
             "CPU": f"{_cpu_model()}, {_cores()} cores, {torch.get_num_threads()} torch threads",
             "GPU": _gpus() if usable else backend.card_problem() or "none",
             "driver": backend.nvidia_smi("driver_version") or "none",
+            "device": "cuda" if usable else "cpu",
             "back-end": f"{chosen.name}: {chosen.reason}",
         }
     )

@@ -1,5 +1,6 @@
 """Pictures of how a language model chooses tokens and keys. `from widgets import LogitExplorer`."""
 
+from widgets.panels.base import show
 from widgets.panels.logits import LogitExplorer
 
-__all__ = ["LogitExplorer"]
+__all__ = ["LogitExplorer", "show"]

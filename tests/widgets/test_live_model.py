@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from activations import wrap
+from activations import capture_logits, wrap
 from widgets import LogitExplorer
 
 VOCAB, CONTEXT = 300, 64
@@ -164,3 +164,34 @@ def test_closing_frees_model_and_capture(model):
     panel.close()
     gc.collect()
     assert capture() is None
+
+
+def test_packed_texts_show_their_own_tokens_and_only_captured_rows_can_be_picked(model):
+    capture = capture_logits(model, ["abc", "defg"], positions=[2, 5, 8])
+    panel = LogitExplorer(capture, position=0)
+    try:
+        panel.wait(60)
+        assert "".join(panel.strip.tokens).endswith("abc") and panel.strip.here == 2
+        assert panel.strip.readable == [2]
+        panel.position.value = 1
+        panel.wait(60)
+        assert "".join(panel.strip.tokens).endswith("defg") and panel.strip.here == 1
+        assert panel.strip.readable == [1, 4]
+        panel.strip.picked = [3, 1]  # not captured: nothing happens
+        panel.strip.picked = [4, 2]
+        panel.wait(60)
+        assert panel.position.value == 2 and "the text goes on" not in panel.summary
+    finally:
+        panel.close()
+
+
+def test_a_long_text_shows_a_window_of_tokens(model):
+    from widgets.sources import WINDOW, CaptureRows
+
+    capture = capture_logits(model, [[5] * 60] * 12)
+    capture.starts = capture.starts[:1]  # one text of 720 tokens
+    rows = CaptureRows(capture, [])
+    for row in (0, 300, 719):
+        shown = rows.text(row)
+        assert len(shown.tokens) == len(shown.rows) <= 2 * WINDOW
+        assert shown.rows[shown.here] == row

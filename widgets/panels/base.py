@@ -13,6 +13,7 @@ import traitlets
 from widgets import theme
 from widgets.controls import button
 from widgets.jobs import Worker
+from widgets.strip import TokenStrip
 
 _open_panels: dict[str, tuple[str, list[Panel]]] = {}
 
@@ -164,6 +165,15 @@ class Panel(w.VBox):
                 panel.close()
             panels = []
         _open_panels[name] = (run, [*panels, self])
+
+
+def show(figure: go.Figure) -> w.VBox:
+    """A figure that does not change, as the last expression of a cell; it follows theme and width of the page."""
+    live = go.FigureWidget(figure)
+    live._config = theme.FIGURE_CONFIG
+    box = w.VBox([w.HTML(theme.STYLE), TokenStrip(), live], layout=w.Layout(width="100%"))
+    box.add_class("qp-panel")
+    return box
 
 
 def _descendants(widget: w.Widget):
