@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -50,7 +51,8 @@ def quantile_pairs(descending: torch.Tensor, points: int = 160) -> tuple[torch.T
     if n == 0:
         empty = torch.empty(0, dtype=torch.float64)
         return empty.long(), empty, empty
-    tail = torch.logspace(0, torch.tensor((n + 1) / 2).log10().item(), points // 2, dtype=torch.float64).round().long() - 1
+    decades = math.log10((n + 1) / 2)
+    tail = torch.logspace(0, decades, points // 2, dtype=torch.float64).round().long() - 1
     ranks = torch.cat([tail, n - 1 - tail]).clamp_(0, n - 1).unique()
     theory = -torch.special.ndtri((ranks.double() + 0.5) / n)
     return ranks, theory, descending[ranks].double()
