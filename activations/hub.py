@@ -9,39 +9,53 @@ import difflib
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from pathlib import Path
 
 from . import gemma
+from .folders import IncompleteFolder, read_folder, read_model, read_tokenizer
 from .progress import Progress
 
 _PROBE_S = 3.0
 _FOR_TOKENIZER = ("revision", "token", "trust_remote_code", "cache_dir", "subfolder")
+_FOR_DOWNLOAD = ("revision", "token", "cache_dir", "subfolder", "force_download", "local_files_only")
 
 
-def read_from_hub(name: str, hf: dict, progress: Progress, read_model: Callable, read_tokenizer: Callable):
-    """(model, tokenizer) of an id.
+def read_from_hub(name: str, hf: dict, progress: Progress):
+    """(model, tokenizer, commit) of an id.
 
     Raises:
         ConnectionError: not on this machine and the hub cannot be reached, or is switched off.
-        ValueError: no such id, or no valid one.
+        ValueError: no such id, or no valid one, or not a causal language model.
         PermissionError: the id needs an accepted licence and a token.
     """
-    hf = dict(hf)
-    local_only = hf.pop("local_files_only", False)
-    aside = {key: hf[key] for key in _FOR_TOKENIZER if key in hf}
     _check_name(name)
     progress(0, 0, f"Looking for {name} on this machine")
-    try:
-        tokenizer = read_tokenizer(name, local_files_only=True, **aside)
-        return read_model(name, local_files_only=True, **hf), tokenizer
-    except OSError:
-        _suggest(name)
-        if local_only:
-            raise ConnectionError(_not_here(name, "local_files_only is set")) from None
-    _check_reachable(name)
+    if (snapshot := _snapshot(name, hf)) is not None:
+        try:
+            # As a folder: by its id, some versions of transformers ask the network all the same.
+            aside = {key: value for key, value in hf.items() if key not in _FOR_DOWNLOAD}
+            return (*read_folder(snapshot / hf.get("subfolder", ""), aside), snapshot.name)
+        except IncompleteFolder:
+            progress(0, 0, f"{name} is on this machine in part only")
+    _suggest(name)
+    _check_reachable(name, hf)
     _check_exists(name, hf)
     progress(0, 0, f"Downloading {name}")
-    return read_model(name, **hf), read_tokenizer(name, **aside)
+    model = read_model(name, **hf)
+    tokenizer = read_tokenizer(name, **{key: hf[key] for key in _FOR_TOKENIZER if key in hf})
+    return model, tokenizer, getattr(model.config, "_commit_hash", None)
+
+
+def _snapshot(name: str, hf: dict) -> Path | None:
+    """Where the hub's own cache keeps this id, complete or not."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    where = {key: hf[key] for key in ("revision", "cache_dir") if key in hf}
+    try:
+        return Path(snapshot_download(name, local_files_only=True, **where))
+    except LocalEntryNotFoundError:
+        return None
 
 
 def _check_name(name: str) -> None:
@@ -59,9 +73,11 @@ def _suggest(name: str) -> None:
         raise ValueError(f"there is no model {name!r}; did you mean {gemma.NAME!r}?")
 
 
-def _check_reachable(name: str) -> None:
+def _check_reachable(name: str, hf: dict) -> None:
     from huggingface_hub import constants
 
+    if hf.get("local_files_only"):
+        raise ConnectionError(_not_here(name, "local_files_only is set"))
     if constants.HF_HUB_OFFLINE:
         raise ConnectionError(_not_here(name, "HF_HUB_OFFLINE is set"))
     if not reachable(constants.ENDPOINT, _PROBE_S):

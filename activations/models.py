@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from . import cache, gemma, tokens
+from . import gemma, tokens
+from .folders import read_folder
 from .head import Head, Shared
 from .hub import read_from_hub
 from .progress import ConsoleBar, Progress
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -154,18 +154,17 @@ def load(
         if name == gemma.NAME:
             path = gemma.prepare(bar)
             bar(0, 0, f"Loading {name}")
-            model = read_model(path, local_files_only=True, **hf)
-            tokenizer = gemma.SentencePieceTokenizer(path / gemma.TOKENIZER_FILE)
+            model, tokenizer = read_folder(path, hf)
             meta = {"gguf_sha256": gemma.GGUF_SHA256, "terms": gemma.TERMS}
         elif Path(name).expanduser().is_dir():
             path = Path(name).expanduser()
             bar(0, 0, f"Loading {path.name}")
-            model, tokenizer = _read_folder(path, hf)
+            model, tokenizer = read_folder(path, hf)
             name, meta = path.resolve().name, {}
         else:
             _refuse_missing_path(name)
-            model, tokenizer = read_from_hub(name, hf, bar, read_model, _read_tokenizer)
-            meta = {"commit": getattr(model.config, "_commit_hash", None)}
+            model, tokenizer, commit = read_from_hub(name, hf, bar)
+            meta = {"commit": commit}
     finally:
         if progress is None:
             bar.close()
@@ -175,61 +174,6 @@ def load(
     # With a device map the parts are where accelerate put them.
     model = (model if "device_map" in hf else model.to(device=target, dtype=wanted)).eval()
     return LanguageModel(model, tokenizer, name=name, head_dtype=stored, meta=meta)
-
-
-def read_model(path: str | Path, **hf):
-    """The model in its stored dtype on the CPU, without transformers' own progress bars.
-
-    Raises:
-        ValueError: the architecture is not a causal language model.
-        OSError: files are missing or damaged.
-    """
-    import transformers
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        return transformers.AutoModelForCausalLM.from_pretrained(path, **{"dtype": "auto", **hf})
-    except ValueError as error:
-        if "Unrecognized configuration class" in str(error):
-            raise ValueError(f"{path} is not a causal language model") from error
-        raise
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-def _read_tokenizer(path: str | Path, **hf):
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(path, **hf)
-
-
-def _read_folder(path: Path, hf: dict):
-    if not (path / "config.json").is_file():
-        raise ValueError(f"{path} holds no config.json: not a model folder in the format of transformers")
-    if (path / cache.MANIFEST).is_file() and (path / gemma.TOKENIZER_FILE).is_file():
-        return read_model(path, local_files_only=True, **hf), gemma.SentencePieceTokenizer(path / gemma.TOKENIZER_FILE)
-    if not any(any(path.glob(pattern)) for pattern in _TOKENIZER_FILES):
-        raise ValueError(
-            f"{path} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}): add the files, or load both yourself "
-            "and use activations.wrap(model, tokenizer)"
-        )
-    try:
-        tokenizer = _read_tokenizer(path, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the tokenizer in {path} cannot be read: {_first_line(error)}") from error
-    from safetensors import SafetensorError
-
-    try:
-        return read_model(path, local_files_only=True, **hf), tokenizer
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"the model in {path} cannot be read: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _refuse_missing_path(name: str) -> None:

@@ -104,6 +104,16 @@ def test_a_damaged_folder_says_what(folder, damage, words):
         load(folder, progress=silent)
 
 
+def test_missing_weights_are_not_made_up(folder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="lack 1 weights of the model, lm_head.weight for one"):
+        load(folder, progress=silent)
+
+
 def test_a_folder_with_another_kind_of_model(folder):
     config = {"model_type": "t5", "vocab_size": 100, "d_model": 8}
     (folder / "config.json").write_text(json.dumps(config))
@@ -232,9 +242,16 @@ def test_an_id_on_this_machine_needs_no_network(folder, endpoint, tmp_path):
     refs = snapshot.parents[1] / "refs"
     refs.mkdir()
     (refs / "main").write_text(snapshot.name)
+    begun = time.monotonic()
     lm = load("me/mine", cache_dir=tmp_path / "hub", progress=silent)
+    assert time.monotonic() - begun < 6
     assert lm.name == "me/mine"
-    assert len(capture_logits(lm, "to be")) == 2
+    capture = capture_logits(lm, "to be")
+    assert len(capture) == 2
+    assert capture.meta["commit"] == snapshot.name
+    (snapshot / "model.safetensors").unlink()
+    with pytest.raises(ConnectionError, match="'me/mine' is not on this machine"):
+        load("me/mine", cache_dir=tmp_path / "hub", progress=silent)
 
 
 def test_wrap_refuses_what_it_cannot_use(tiny_model, characters):
