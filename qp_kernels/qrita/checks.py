@@ -159,6 +159,8 @@ def seed_rows(seeds: Any, logits: Tensor) -> Tensor:
 
 def per_row(name: str, values: Tensor, logits: Tensor) -> Tensor:
     """A tensor of one value per row as [B]: [B] for [B, V]; 0-d or [1] for [V]."""
+    if values.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {values.layout}")
     if values.device != logits.device:
         raise ValueError(f"{name} must be on {logits.device} as logits are, got {values.device}")
     allowed = [logits.shape[:1]] if logits.ndim == 2 else [(), (1,)]

@@ -15,23 +15,22 @@ from torch import Tensor
 
 # A multiple of every vector width torch has for float64, unrolled twice.
 LANES = 32
-# Elements of logits worked on at once, about 40 bytes each.
-CHUNK = {"cpu": 1 << 18, "cuda": 1 << 26}
-# Elements of a tile; torch splits a step of 2**15.
-TILE = {"cpu": (1 << 15) - LANES, "cuda": 1 << 62}
-# Values looked up at once; torch splits a search for more.
-SEARCH = {"cpu": 200, "cuda": 1 << 62}
+# Elements worked on at once, about 40 bytes each; on a CPU torch splits a step of 2**15.
+TILE = {"cpu": (1 << 15) - LANES, "cuda": 1 << 26}
+# Values looked up at once; on a CPU torch splits a search for more.
+SEARCH = {"cpu": 200, "cuda": 1 << 26}
 
 
 def chunks(logits: Tensor) -> Iterator[slice]:
-    """Slices of the rows of logits [B, V]; one empty slice for B = 0."""
-    rows = max(1, CHUNK[logits.device.type] // logits.shape[-1])
+    """Slices of the rows of logits [B, V]: a tile of short rows, or one long row; one empty slice for B = 0."""
+    device = logits.device.type
+    rows = max(1, min(TILE[device] // logits.shape[-1], SEARCH[device]))
     return (slice(start, start + rows) for start in range(0, max(len(logits), 1), rows))
 
 
 def tiles(rows: Tensor) -> Iterator[slice]:
-    """Slices of the columns of rows [b, V]."""
-    columns = max(1, TILE[rows.device.type] // max(len(rows), 1))
+    """Slices of the columns of rows [b, V]; on a GPU one."""
+    columns = rows.shape[-1] if rows.is_cuda else max(1, TILE["cpu"] // max(len(rows), 1))
     return (slice(start, start + columns) for start in range(0, rows.shape[-1], columns))
 
 

@@ -54,6 +54,7 @@ def test_logits(function, logits, error, message):
         (-(10**30), ValueError, "k must be >= -1"),
         (torch.tensor([1.0, 2.0, 3.0]), TypeError, "got a float32 tensor"),
         (torch.tensor([True, True, False]), TypeError, "got a bool tensor"),
+        (torch.tensor([1, 2, 3]).to_sparse(), TypeError, "k must be a dense tensor"),
         (torch.tensor([1, 2]), ValueError, r"k must have shape \[3\], got \[2\]"),
         (torch.tensor([[1], [2], [3]]), ValueError, r"shape \[3\]"),
         (torch.tensor(2), ValueError, r"shape \[3\], got \[\]"),

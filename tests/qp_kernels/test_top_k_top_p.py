@@ -99,14 +99,14 @@ def test_batches(batch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_chunks_and_tiles_do_not_show(dtype, monkeypatch):
+@pytest.mark.parametrize("tile", [200, 3 * 1009])
+def test_chunks_and_tiles_do_not_show(dtype, tile, monkeypatch):
     from qp_kernels.qrita import tiling
 
     logits = random_rows(5, 26, 1009).to(dtype)
     calls = ({"k": 20}, {"p": 0.9}, {"k": 20, "p": 0.9}, {"p": 0.9, "order": "joint"}, {"k": 9, "ties": "all"})
     whole = [top_k_top_p(logits, **call) for call in calls]
-    monkeypatch.setitem(tiling.CHUNK, "cpu", 3 * 1009)
-    monkeypatch.setitem(tiling.TILE, "cpu", 200)
+    monkeypatch.setitem(tiling.TILE, "cpu", tile)
     assert all(same_bits(top_k_top_p(logits, **call), one) for call, one in zip(calls, whole))
 
 
