@@ -13,8 +13,6 @@ import torch
 
 from . import backend
 
-PACKAGES = ("torch", "triton", "numpy")
-
 
 @dataclass(frozen=True)
 class Report:
@@ -52,7 +50,9 @@ def report() -> Report:
     return Report(
         {
             "python": platform.python_version(),
-            **{name: _version(name) for name in PACKAGES},
+            "torch": str(torch.__version__),  # with its build, which the metadata may lack
+            "triton": _version("triton"),
+            "numpy": _version("numpy"),
             "system": platform.platform(),
             "CPU": f"{_cpu_model()}, {_cores()} cores, {torch.get_num_threads()} torch threads",
             "GPU": _gpus() if usable else backend.card_problem() or "none",
