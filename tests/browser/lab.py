@@ -159,9 +159,7 @@ class Lab:
 
     def text(self):
         """Return the text that all outputs show (panels too; what stands in input boxes is `value`)."""
-        return self.page.evaluate(
-            "[...document.querySelectorAll('.jp-OutputArea-output')].map(el => el.innerText).join('\\n')"
-        )
+        return self.page.evaluate("[...document.querySelectorAll('.jp-OutputArea-output')].map(qp.text).join('\\n')")
 
     @property
     def summary(self):

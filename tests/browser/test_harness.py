@@ -197,6 +197,19 @@ def test_unreadable_panel_text_is_found(panel):
     panel.kernel("status.style.text_color = None")
 
 
+def test_what_is_outside_the_window_is_judged_too(panel):
+    judged = "[qp.figureContrast().length, qp.htmlContrast().length]"
+    inside = (panel.text(), panel.page.evaluate(judged))
+    assert "harness figure" in inside[0]
+    push = "pixels => { document.querySelectorAll('.jp-CodeCell')[1].style.marginTop = pixels; }"
+    panel.page.evaluate(push, "5000px")
+    panel.page.evaluate("document.querySelector('.jp-MarkdownCell').scrollIntoView()")
+    panel.page.wait_for_timeout(300)
+    outside = (panel.text(), panel.page.evaluate(judged))
+    panel.page.evaluate(push, "")
+    assert outside == inside
+
+
 def test_clipped_label_is_found(panel):
     assert panel.clipped_texts() == []
     where = "x=1, y=.5, xref='paper', yref='paper', xanchor='left', showarrow=False"

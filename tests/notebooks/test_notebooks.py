@@ -48,5 +48,5 @@ def test_run_all(path, environment, tmp_path):
     assert run.live_figures <= lesson_rules.MAX_LIVE_FIGURES
     assert sorted(FOLDER.rglob("*")) == before, "the lesson left files behind"
     reported = run.first_output.lower()
-    missing = [word for word in (version("torch").split("+")[0], "device", "back") if word not in reported]
+    missing = [word for word in (version("torch").split("+")[0], "cpu", "gpu", "back-end") if word not in reported]
     assert not missing, f"the first cell does not report {missing}: {run.first_output}"

@@ -11,7 +11,19 @@ qp.KINDS = {
   button: { box: '.widget-button', part: null },
 };
 
-qp.visible = el => el.isConnected && el.getClientRects().length > 0 && getComputedStyle(el).visibility !== 'hidden';
+// JupyterLab leaves cells outside the window unrendered (content-visibility); they count as visible: a user scrolls.
+// For the same reason `innerText` is no use here: it is empty there.
+qp.visible = el => el.checkVisibility({ visibilityProperty: true });
+
+qp.text = el => {
+  const lines = [];
+  const walk = document.createTreeWalker(el, NodeFilter.SHOW_TEXT);
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    const text = node.data.trim();
+    if (text && !node.parentElement.closest('style, script') && qp.visible(node.parentElement)) lines.push(text);
+  }
+  return lines.join('\n');
+};
 
 qp.ownLabel = box => {
   if (box.matches('.widget-button')) return (box.textContent.trim() || box.title || '').trim();

@@ -44,7 +44,7 @@ qp.runState = () => {
 // Widgets that stand there as an error, or never came.
 qp.brokenWidgets = () =>
   [...document.querySelectorAll('.jp-OutputArea-output')]
-    .map(el => el.innerText.trim())
+    .map(qp.text)
     .filter(text => text === 'Loading widget...' || /Open Browser Console for more|Error (displaying|creating) widget/.test(text));
 
 // Code that the notebook does not hold, run in its kernel.

@@ -2,7 +2,7 @@
 window.qp = window.qp || {};
 
 qp.line = selector =>
-  [...document.querySelectorAll(`.qp-panel ${selector}`)].filter(qp.visible).map(el => el.innerText.trim()).join('\n');
+  [...document.querySelectorAll(`.qp-panel ${selector}`)].filter(qp.visible).map(el => el.textContent.trim()).join('\n');
 
 qp.summary = () => qp.line('.qp-summary');
 qp.error = () => qp.line('.qp-error');
