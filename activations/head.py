@@ -17,7 +17,7 @@ _BLOCK = 2048
 
 
 class Head:
-    """`rows(hidden [R, H], dtype) -> [R, V]`. Keeps one copy of the matrix per dtype, made when first needed.
+    """`rows(hidden [R, H], dtype) -> [R, V]`. Keeps a copy of the matrix per wider dtype, made when first needed.
 
     Args:
         weight: [V, H] of the output embedding, as it is computed with.
@@ -68,22 +68,31 @@ class Head:
                 self._copies[dtype] = (self._weight.detach().to(dtype), bias)
             return self._copies[dtype]
 
-    def rows(self, hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Logits [R, V] of hidden states [R, H], computed and returned in `dtype`, on the head's device."""
-        weight, bias = self.matrix(dtype)
+    def rows(self, hidden: torch.Tensor, dtype: torch.dtype, every: int = 1) -> torch.Tensor:
+        """Logits [R, V] of hidden states [R, H] on the head's device, as a head in `dtype` gives them.
+
+        A dtype narrower than the weight's is one that the weight was stored in and widened from: its products are
+        those of the narrow numbers, added in the wide dtype and rounded once, as hardware does, without a copy.
+
+        Args:
+            every: Only each `every`-th vocabulary entry: [R, ceil(V / every)].
+        """
+        wide = dtype if dtype.itemsize >= self.dtype.itemsize else self.dtype
+        weight, bias = self.matrix(wide)
         with torch.inference_mode(False), torch.no_grad():
-            hidden = hidden.to(weight.device, dtype)
-            logits = torch.empty(len(hidden), len(weight), dtype=dtype, device=weight.device)
+            weight, bias = weight[::every], None if bias is None else bias[::every]
+            hidden = hidden.to(weight.device, dtype).to(wide)
+            logits = torch.empty(len(hidden), len(weight), dtype=wide, device=weight.device)
             step = _BLOCK if weight.device.type == "cpu" else len(weight)
             for start in range(0, len(weight), step):
                 block = weight[start : start + step]
                 for row, state in zip(logits[:, start : start + step], hidden, strict=True):
                     torch.mv(block, state, out=row)
-            return self._finish(logits, bias)
+            if bias is not None:
+                logits += bias
+            return self._finish(logits.to(dtype))
 
-    def _finish(self, logits: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        if bias is not None:
-            logits += bias
+    def _finish(self, logits: torch.Tensor) -> torch.Tensor:
         if self.scale != 1.0:
             logits *= self.scale
         if self.softcap:

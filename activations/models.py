@@ -171,9 +171,12 @@ def load(
     stored = model.get_output_embeddings().weight.dtype
     if wanted is None:
         wanted = torch.float32 if target.type == "cpu" and _fits_in_float32(model) else stored
-    # With a device map the parts are where accelerate put them.
-    model = (model if "device_map" in hf else model.to(device=target, dtype=wanted)).eval()
-    return LanguageModel(model, tokenizer, name=name, head_dtype=stored, meta=meta)
+    # With a device map the parts stay where accelerate put them.
+    model = model.to(dtype=wanted) if "device_map" in hf else model.to(device=target, dtype=wanted)
+    # Widening to float32 keeps every stored value; any other change makes the new dtype the model's own.
+    return LanguageModel(
+        model.eval(), tokenizer, name=name, head_dtype=stored if wanted is torch.float32 else wanted, meta=meta
+    )
 
 
 def _refuse_missing_path(name: str) -> None:

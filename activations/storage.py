@@ -16,6 +16,7 @@ import torch
 
 from .capture import DTYPES, HiddenRows, LogitCapture, StoredRows
 from .head import Head
+from .models import dtype_name
 from .tensor_file import save_tensors
 from .tokens import as_ids, placeholder
 
@@ -74,13 +75,14 @@ def _head_into(tensors: dict, capture: LogitCapture) -> dict:
     source = capture.source
     head = source.head
     weight, bias = head.matrix(head.dtype)
-    stored, _ = head.matrix(source.model_dtype)
-    # A head that was only computed with in float32 goes back to what it was stored in, if that loses nothing.
-    exact = torch.equal(stored.to(head.dtype), weight)
-    tensors["hidden"], tensors["head_weight"] = source.hidden, stored if exact else weight
+    # A head that was only widened to compute with goes back to what it was stored in; wrapped ones were never.
+    narrow = weight.to(source.model_dtype)
+    tensors["head_weight"] = narrow if torch.equal(narrow.to(head.dtype), weight) else weight
+    tensors["hidden"] = source.hidden
     if bias is not None:
         tensors["head_bias"] = bias
-    return {"softcap": head.softcap, "scale": head.scale, "model_dtype": str(source.model_dtype).split(".")[1]}
+    dtypes = {"model_dtype": dtype_name(source.model_dtype), "compute_dtype": dtype_name(head.dtype)}
+    return {"softcap": head.softcap, "scale": head.scale, **dtypes}
 
 
 def _rows_into(tensors: dict, capture: LogitCapture) -> list[int]:
@@ -203,12 +205,19 @@ def _rows_from(tensors: dict, content: dict, shape: tuple[int, int]) -> HiddenRo
     _require(weight.dim() == 2 and weight.is_floating_point() and len(weight) == shape[1], "head_weight must be [V, H]")
     _require(hidden.shape == (shape[0], weight.shape[1]) and hidden.is_floating_point(), "hidden must be [P, H]")
     _require(bias is None or bias.shape == shape[1:], "head_bias must be [V]")
-    model_dtype = getattr(torch, about["model_dtype"])
-    _require(isinstance(model_dtype, torch.dtype) and model_dtype.is_floating_point, "model_dtype must be a float")
+    model_dtype, compute_dtype = (_float_dtype(about[name]) for name in ("model_dtype", "compute_dtype"))
     softcap, scale = about["softcap"], about["scale"]
     _require(softcap is None or isinstance(softcap, (int, float)), "softcap must be a number or null")
     _require(isinstance(scale, (int, float)), "scale must be a number")
+    # As wide as it was computed with, for the same bits.
+    weight = weight.to(compute_dtype)
     return HiddenRows(hidden, Head(weight, bias, softcap=softcap, scale=scale), model_dtype)
+
+
+def _float_dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    _require(isinstance(dtype, torch.dtype) and dtype.is_floating_point, f"{name} is no dtype of logits")
+    return dtype
 
 
 def _unpack(tensors: dict, vocab_size: int) -> Callable[[Sequence[int]], list[str]]:

@@ -64,16 +64,31 @@ def test_the_models_own_logits_are_those_of_the_stored_head(folder):
     head = load_file(folder / "model.safetensors")["lm_head.weight"]
     assert head.dtype is torch.bfloat16
     expected = torch.nn.functional.linear(capture.source.hidden.bfloat16(), head)
-    torch.testing.assert_close(capture.logits(logits_dtype="model"), expected, rtol=2**-7, atol=2**-9)
+    ours = capture.logits(logits_dtype="model")
+    # The same products; now and then the order of adding them decides how one is rounded.
+    torch.testing.assert_close(ours, expected, rtol=2**-7, atol=2**-14)
+    assert (ours == expected).double().mean() > 0.98
 
 
 @pytest.mark.parametrize(
-    ("dtype", "computed"), [("bfloat16", torch.bfloat16), (torch.float32, torch.float32), ("auto", torch.float32)]
+    ("dtype", "computed", "head"),
+    [
+        ("auto", torch.float32, torch.bfloat16),
+        (torch.float32, torch.float32, torch.bfloat16),
+        ("bfloat16", torch.bfloat16, torch.bfloat16),
+        ("float16", torch.float16, torch.float16),
+    ],
 )
-def test_dtype_is_what_is_asked_for(folder, dtype, computed):
+def test_dtype_is_what_is_asked_for(folder, dtype, computed, head):
     lm = load(folder, device="cpu", dtype=dtype, progress=silent)
-    assert lm.dtype is computed
+    assert (lm.dtype, lm.head_dtype) == (computed, head)
     assert str(computed).removeprefix("torch.") in lm.caption
+
+
+def test_a_device_map_is_left_to_accelerate(folder):
+    lm = load(folder, device="cpu", device_map={"": "cpu"}, progress=silent)
+    assert (lm.dtype, lm.head_dtype) == (torch.float32, torch.bfloat16)
+    assert len(capture_logits(lm, "to be")) == 2
 
 
 def test_a_model_too_large_for_float32_stays_as_stored(folder, monkeypatch):

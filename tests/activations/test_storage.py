@@ -209,17 +209,19 @@ def test_hostile_files_are_refused(bf16, tmp_path, name):
         load_capture(path)
 
 
+ABOUT = {"model_dtype": "bfloat16", "compute_dtype": "bfloat16", "softcap": None, "scale": 1.0}
 HOSTILE_HEADS = {
     "no hidden": lambda t, c, m: t.pop("hidden"),
     "hidden too narrow": setting("tensor", "hidden", torch.ones(4, 31)),
     "head too short": setting("tensor", "head_weight", torch.ones(99, 32)),
     "head of ints": setting("tensor", "head_weight", torch.ones(100, 32, dtype=torch.int8)),
     "bias too long": setting("tensor", "head_bias", torch.ones(101)),
-    "dtype is a function": setting("content", "head", {"model_dtype": "load", "softcap": None, "scale": 1.0}),
-    "dtype is an int": setting("content", "head", {"model_dtype": "int64", "softcap": None, "scale": 1.0}),
-    "dtype is unknown": setting("content", "head", {"model_dtype": "x", "softcap": None, "scale": 1.0}),
-    "scale is text": setting("content", "head", {"model_dtype": "float32", "softcap": None, "scale": "1"}),
-    "softcap is text": setting("content", "head", {"model_dtype": "float32", "softcap": "1", "scale": 1.0}),
+    "dtype is a function": setting("content", "head", {**ABOUT, "model_dtype": "load"}),
+    "dtype is an int": setting("content", "head", {**ABOUT, "compute_dtype": "int64"}),
+    "dtype is unknown": setting("content", "head", {**ABOUT, "model_dtype": "x"}),
+    "dtype is a number": setting("content", "head", {**ABOUT, "model_dtype": 16}),
+    "scale is text": setting("content", "head", {**ABOUT, "scale": "1"}),
+    "softcap is text": setting("content", "head", {**ABOUT, "softcap": "1"}),
     "head is gone": lambda t, c, m: c.pop("head"),
 }
 
