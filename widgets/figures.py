@@ -102,10 +102,10 @@ def _logit_layout() -> dict:
         }
 
     return {
-        **theme.layout(620),
+        **theme.layout(540),
         "barmode": "overlay",
         "bargap": 0,
-        "margin": {"l": 150, "r": 20, "t": 48, "b": 44},
+        "margin": {"l": 150, "r": 20, "t": 30, "b": 40},
         "xaxis": theme.axis(
             "probability", domain=[0, 0.36], range=[0, 1.18], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1]
         ),

@@ -18,7 +18,7 @@ from qp_kernels.qrita.rivals import min_p_threshold, top_n_sigma_threshold
 from widgets.text import percent
 
 BINS = 160
-BAR_ROWS = 18
+BAR_ROWS = 16
 
 
 @dataclass(frozen=True)
