@@ -9,7 +9,7 @@ import torch
 
 
 class Moments(NamedTuple):
-    """Mean and standard deviation (ddof 0, in the unit of the row), skewness and excess kurtosis (both 0 for a Gaussian)."""
+    """Mean and standard deviation (ddof 0, unit of the row), skewness and excess kurtosis (both 0 for a Gaussian)."""
 
     mean: float
     std: float
