@@ -78,7 +78,7 @@ def test_pins_install_on_every_python_we_admit(pins, project):
     oldest = project["requires-python"].removeprefix(">=") + ".0"
     for pin in pins:
         if pin.marker is None and (needs := importlib.metadata.metadata(pin.name)["Requires-Python"]):
-            assert SpecifierSet(needs).contains(oldest), f"{pin} needs Python {needs}: install an older one, then freeze"
+            assert SpecifierSet(needs).contains(oldest), f"{pin} needs Python {needs}: take an older one, then freeze"
 
 
 @pytest.mark.slow
