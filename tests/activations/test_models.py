@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from activations import capture_logits, hub, load, models, wrap
+from activations import capture_logits, hub, load, models, prepare, wrap
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,6 +94,15 @@ def test_a_device_map_is_left_to_accelerate(folder):
 def test_a_model_too_large_for_float32_stays_as_stored(folder, monkeypatch):
     monkeypatch.setattr(models, "_fits_in_float32", lambda model: False)
     assert load(folder, device="cpu", progress=silent).dtype is torch.bfloat16
+
+
+def test_prepare_checks_a_folder(folder, capsys):
+    assert prepare.main([str(folder)]) == 0
+    assert capsys.readouterr().out == f"{folder} is ready: 3 layers, vocabulary 100\n"
+    (folder / "config.json").unlink()
+    for arguments in ([str(folder)], [str(folder), "--where"]):
+        assert prepare.main(arguments) == 1
+        assert "holds no config.json" in capsys.readouterr().err
 
 
 def test_a_folder_without_tokenizer_names_wrap(folder):
