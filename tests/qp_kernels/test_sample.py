@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from oracle import TOLERANCE, allowed_counts, masses, row_order
 from rows_of import batches, ks, ps, random_rows
 
-from qp_kernels.qrita import sample
+from qp_kernels.qrita import checks, sample
 from qp_kernels.qrita.philox import uniform
+from qp_kernels.qrita.reference import draw
 
 temperatures = st.sampled_from([0.0, 1e-30, 0.3, 1.0, 1.5, 40.0, 1e30])
 
@@ -72,6 +73,14 @@ def test_frequencies(k, p, temperature):
     want = masses(row.numpy(), order, temperature) * draws
     chi_square = float(((seen[order] - want) ** 2 / want).sum())
     assert chi_square < quantile[count - 1]
+
+
+@pytest.mark.parametrize("u", [0.0, 0.2499, 0.25, 0.5, 0.625, 0.75, 0.999])
+def test_cumulative_mass_must_exceed_u(u):
+    flat, shared = torch.zeros(4), torch.tensor([0.0, math.inf, 5.0, math.inf])
+    for row, tokens in ((flat, [0, 1, 2, 3]), (shared, [1, 1, 3, 3])):
+        drawn = draw(row[None], checks.limits(row, None, None), None, torch.tensor([u]))
+        assert drawn.tolist() == [tokens[int(u * 4)]]
 
 
 def test_equal_row_and_seed_give_the_equal_token():

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from oracle import check_kept, row_order
 from rows_of import DTYPES, FAMILIES, batches, ks, orders, ps, random_rows, same_bits, tensor
 
-from qp_kernels.qrita import top_k_top_p
+from qp_kernels.qrita import tiling, top_k_top_p
+from qp_kernels.qrita.reference import HEAD
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "top_k_top_p.json").read_text("utf-8"))
 
@@ -84,6 +85,14 @@ def test_vocabulary_of_a_model():
         check(logits, top_k_top_p(logits, **limits), **limits)
 
 
+@pytest.mark.parametrize("kept", [1, HEAD - 1, HEAD, HEAD + 1, 2 * HEAD])
+def test_ties_go_on_beyond_the_sorted_head(kept):
+    """A flat row whose nucleus ends at, or beside, the end of what is sorted first."""
+    row = torch.zeros(1, 2 * HEAD)
+    assert kept_sets(top_k_top_p(row, p=kept / (2 * HEAD))) == [list(range(kept))]
+    assert kept_sets(top_k_top_p(row, kept)) == [list(range(kept))]
+
+
 def test_mass_does_not_drift_where_a_running_fp32_sum_would():
     """A long flat tail: fp32 sums in sequence are off by 1e-3 here, the contract allows 1e-6."""
     row = torch.full((1, 200_000), -12.0)
@@ -101,8 +110,6 @@ def test_batches(batch):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tile", [200, 3 * 1009])
 def test_chunks_and_tiles_do_not_show(dtype, tile, monkeypatch):
-    from qp_kernels.qrita import tiling
-
     logits = random_rows(5, 26, 1009).to(dtype)
     calls = ({"k": 20}, {"p": 0.9}, {"k": 20, "p": 0.9}, {"p": 0.9, "order": "joint"}, {"k": 9, "ties": "all"})
     whole = [top_k_top_p(logits, **call) for call in calls]
