@@ -83,10 +83,7 @@ def top_k_top_p(
     backends.resolve(logits, backend)
     if out is None:
         out = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
-    if limits.off:
-        out.copy_(logits).masked_fill_(~(logits > -INF), -INF)
-    else:
-        reference.mask(rows, reference.find_cuts(rows, limits), out if out.ndim == 2 else out[None])
+    reference.mask(rows, limits, out if out.ndim == 2 else out[None])
     return out
 
 

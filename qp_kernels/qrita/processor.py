@@ -47,10 +47,8 @@ class QritaProcessor:
         greedy = self.temperature == 0
         limits = checks.limits(scores, 1 if greedy else self.k, None if greedy else self.p)
         heat = None if greedy else checks.temperatures(self.temperature, scores)
-        if limits.off:
-            keep = scores > -torch.inf
-        else:
-            keep = reference.keeps(rows, reference.find_cuts(rows, limits, heat)).reshape(scores.shape)
+        cut = None if limits.off else reference.find_cuts(rows, limits, heat)
+        keep = reference.keeps(rows, cut).reshape(scores.shape)
         if heat is not None:
             largest = torch.finfo(scores.dtype).max
             scores = (scores / self.temperature).clamp(-largest, largest)

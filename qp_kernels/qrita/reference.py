@@ -63,8 +63,10 @@ def find_cuts(logits: Tensor, limits: Limits, temperature: Tensor | None = None,
     return Cut(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def keeps(logits: Tensor, cut: Cut) -> Tensor:
-    """[B, V] bool, the entries a cut keeps."""
+def keeps(logits: Tensor, cut: Cut | None) -> Tensor:
+    """[B, V] bool, the entries a cut keeps; everything eligible without one."""
+    if cut is None:
+        return tiled(lambda part: part > -INF, logits, torch.bool)
     value, ties = cut.value.to(logits.dtype)[:, None], cut.ties[:, None]
     if not logits.is_cuda and (ties == logits.shape[-1]).all():
         return tiled(lambda part: part >= value, logits, torch.bool)
@@ -82,14 +84,14 @@ def running_count(rows: Tensor, value: Tensor) -> Tensor:
     return tiled(lambda part: part == value, rows, torch.int32).cumsum_(-1)
 
 
-def mask(logits: Tensor, cut: Cut, out: Tensor) -> Tensor:
-    """Write logits [B, V] into `out`, with -inf for what the cut drops; `out` may be logits."""
+def mask(logits: Tensor, limits: Limits, out: Tensor) -> None:
+    """Write logits [B, V] into `out`, with -inf for what k and p drop; `out` may be logits."""
+    cut = None if limits.off else find_cuts(logits, limits)
     dropped = torch.full((), -INF, dtype=logits.dtype, device=logits.device)
     for chunk in chunks(logits):
-        keep = keeps(logits[chunk], cut.rows(chunk))
+        keep = keeps(logits[chunk], None if cut is None else cut.rows(chunk))
         for tile in tiles(keep):
             torch.where(keep[:, tile], logits[chunk, tile], dropped, out=out[chunk, tile])
-    return out
 
 
 def candidates(logits: Tensor, cut: Cut, width: int) -> tuple[Tensor, Tensor, Tensor]:

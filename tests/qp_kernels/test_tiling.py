@@ -39,13 +39,14 @@ def test_chunks_and_tiles_cover_once():
 @pytest.mark.parametrize(
     "call",
     [
+        lambda x: top_k_top_p(x),
         lambda x: top_k_top_p(x, 50),
         lambda x: top_k_top_p(x, p=0.9),
         lambda x: select(x, p=0.9, max_candidates=512),
         lambda x: sample(x, 50, 0.9, temperature=0.7, seeds=torch.tensor([1])),
         lambda x: truncation(x, 50),
     ],
-    ids=["k", "p", "select", "sample", "truncation"],
+    ids=["off", "k", "p", "select", "sample", "truncation"],
 )
 def test_one_row_is_worked_on_by_one_thread(call):
     """Beside a busy browser, each step that is split waits for a time slice."""
