@@ -25,17 +25,19 @@ def moments(row: torch.Tensor) -> Moments:
     Returns:
         Moments in float64. Without a finite entry all are NaN; with σ = 0, skew and kurtosis are 0.
     """
-    x = row[torch.isfinite(row)].double()
+    finite = torch.isfinite(row)
+    x = (row if finite.all() else row[finite]).double()
     if x.numel() == 0:
         return Moments(*[float("nan")] * 4)
     mean = x.mean()
-    centred = x - mean
-    std = centred.square().mean().sqrt()
+    z = x - mean
+    std = (torch.dot(z, z) / len(z)).sqrt()
     if std == 0:
         return Moments(mean.item(), 0.0, 0.0, 0.0)
-    squared = (centred / std).square()
-    skew = (squared * (centred / std)).mean()
-    return Moments(mean.item(), std.item(), skew.item(), squared.square().mean().item() - 3.0)
+    z /= std
+    squared = z.square()
+    skew, kurtosis = torch.dot(squared, z) / len(z), torch.dot(squared, squared) / len(z)
+    return Moments(mean.item(), std.item(), skew.item(), kurtosis.item() - 3.0)
 
 
 def quantile_pairs(descending: torch.Tensor, points: int = 160) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

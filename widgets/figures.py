@@ -150,8 +150,7 @@ def cut_traces(view: LogitView) -> dict[str, dict]:
     out = {"kept": {"x": [], "y": []}}
     height = float(facts.eligible)
     if hist is not None:
-        finite = facts.sorted[facts.sorted < np.inf]
-        kept = hist.prefix_counts(finite, max(0, view.kept - (facts.eligible - len(finite))))
+        kept = hist.prefix_counts(max(0, view.kept - facts.infinite))
         out["kept"] = {"x": hist.centres, "width": hist.width, "y": kept}
         height = float(hist.counts.max())
     out["cut"] = _mark(view.cut, height, "cut", f"cut: {view.kept:,} kept", view)
@@ -245,8 +244,8 @@ def headings(view: LogitView) -> list[str]:
     tie = f" · tie at the cut: {view.ties_kept:,} of {view.ties:,} kept (=)" if view.ties > view.ties_kept else ""
     outside = ""
     hist = view.facts.histogram
-    if hist is not None and hist.below + hist.above:
-        outside = f" · {hist.below + hist.above:,} outside"
+    if hist is not None and hist.outside:
+        outside = f" · {hist.outside:,} outside"
     return [
         f"<b>Next token</b>, before ▭ and after <span style='color:{theme.GREEN}'>■</span> the cut{tie}",
         f"<b>All logits</b> against N(μ = {number(m.mean)}, σ = {number(m.std)}){outside}",

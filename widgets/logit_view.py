@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -26,15 +25,14 @@ class Histogram:
     """Bins of equal width over the bulk of a row.
 
     Attributes:
-        left: [M] left edges [logit]; width: bin width [logit]; counts: [M] entries per bin;
-        below, above: entries outside the drawn range, which far outliers would otherwise stretch.
+        left: [M] left edges [logit]. width: Of a bin [logit].
+        at_least: [M + 1] finite entries at or above each edge. finite: Of all.
     """
 
     left: np.ndarray
     width: float
-    counts: np.ndarray
-    below: int
-    above: int
+    at_least: np.ndarray
+    finite: int
 
     @property
     def centres(self) -> np.ndarray:
@@ -45,31 +43,50 @@ class Histogram:
         pad = 2 * self.width
         return float(self.left[0] - pad), float(self.left[-1] + self.width + pad)
 
-    def prefix_counts(self, descending: np.ndarray, kept: int) -> np.ndarray:
-        """[M] how many of the first `kept` entries of the sorted row fall into each bin."""
-        edges = np.append(self.left, self.left[-1] + self.width)
-        at_least = np.searchsorted(-descending, -edges, side="right")  # entries >= edge
-        inside = np.minimum(at_least, kept)
+    @property
+    def counts(self) -> np.ndarray:
+        """[M] entries in each bin."""
+        return self.prefix_counts(self.finite)
+
+    @property
+    def outside(self) -> int:
+        """Entries beyond either end, which would have stretched the axis."""
+        return self.finite - int(self.at_least[0] - self.at_least[-1])
+
+    def prefix_counts(self, kept: int) -> np.ndarray:
+        """[M] how many of the `kept` largest finite entries fall into each bin."""
+        inside = np.minimum(self.at_least, kept)
         return inside[:-1] - inside[1:]
 
 
 def histogram(descending: np.ndarray, mantissa_bits: int = 23) -> Histogram:
-    """Bins of a sorted row. 16-bit rows (`mantissa_bits` 7 or 10) get bins of whole steps, none empty by rounding."""
-    descending = descending.astype(np.float64)  # the distance of two float32 can overflow
-    top, bottom = float(descending[0]), float(descending[-1])
-    upper, lower = np.quantile(descending, [0.75, 0.25])
-    spread = float(upper - lower)
+    """Bins of a sorted finite row; of 16-bit rows (`mantissa_bits` 7 or 10) whole steps, so that rounding empties none."""
+    top, upper, lower, bottom = (
+        float(descending[round(share * (len(descending) - 1))]) for share in (0, 0.25, 0.75, 1)
+    )
+    spread = upper - lower
     high = min(top, upper + 20 * spread) if spread else top
     low = max(bottom, lower - 8 * spread) if spread else bottom
     largest = max(abs(high), abs(low))
     step = 2.0 ** (math.frexp(largest)[1] - 1 - mantissa_bits) if largest else 1.0
     width = max(math.ceil((high - low) / BINS / step) * step, step, 1e-6)
-    first = math.floor(low / width)
-    left = (np.arange(first, math.floor(high / width) + 1) * width).astype(np.float64)
-    full = Histogram(left, width, np.zeros(len(left), int), 0, 0)
-    counts = full.prefix_counts(descending, len(descending))
-    below = int((descending < left[0]).sum())
-    return Histogram(left, width, counts, below, len(descending) - below - int(counts.sum()))
+    edges = np.arange(math.floor(low / width), math.floor(high / width) + 2) * width
+    at_least = np.searchsorted(-descending, (-edges).astype(np.float32), side="right")
+    return Histogram(edges[:-1], width, at_least, len(descending))
+
+
+def row_order(row: np.ndarray) -> np.ndarray:
+    """Indices of the eligible entries of a float32 row [V], value descending, then index ascending.
+
+    Value and index are packed into one int64, because sorting plain integers is several times faster than a stable
+    argsort of floats.
+    """
+    bits = (row + np.float32(0)).view(np.int32)  # + 0: -0.0 and 0.0 are ties
+    ascending = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))  # float order as integer order, reversed
+    eligible = np.flatnonzero(row > -np.inf)
+    packed = (ascending[eligible].astype(np.int64) << 32) | eligible
+    packed.sort()
+    return packed & 0xFFFFFFFF
 
 
 class RowFacts:
@@ -85,27 +102,27 @@ class RowFacts:
 
     def __init__(self, row: torch.Tensor, unused: torch.Tensor | None = None, mantissa_bits: int = 23):
         self.row = row
-        clean = torch.where(row.isnan(), -math.inf, row)
-        values, order = torch.sort(clean, descending=True, stable=True)
-        self.eligible = int((values > -math.inf).sum())
+        self.order = row_order(row.numpy())
+        self.sorted = row.numpy()[self.order]
+        self.eligible = len(self.order)
         if not self.eligible:
             raise ValueError("this row has no eligible entry: every logit is -inf or NaN")
-        self.order = order[: self.eligible].numpy()
-        self.sorted = values[: self.eligible].numpy()
-        finite = values[: self.eligible]
-        finite = finite[finite < math.inf]
-        self.histogram = histogram(finite.numpy(), mantissa_bits) if len(finite) else None
+        self._ascending = -self.sorted
+        self.infinite = self.count(np.inf)
+        self.histogram = (
+            histogram(self.sorted[self.infinite :], mantissa_bits) if self.infinite < self.eligible else None
+        )
+        finite = torch.from_numpy(self.sorted[self.infinite :])
         if unused is not None:
-            used = ~unused[order[: self.eligible]] & (values[: self.eligible] < math.inf)
-            finite = values[: self.eligible][used]
+            finite = finite[~unused[self.order[self.infinite :]]]
         self.moments: Moments = moments(finite)
         self.normal_count = len(finite)
         self.qq = tuple(part.numpy() for part in quantile_pairs(finite))
         self._masses: tuple[float, np.ndarray, np.ndarray] | None = None
 
-    @cached_property
-    def distinct(self) -> int:
-        return int(np.count_nonzero(np.diff(self.sorted))) + 1
+    def count(self, value: float, side: str = "right") -> int:
+        """Entries at or above a value; above it with `side="left"`."""
+        return int(np.searchsorted(self._ascending, np.float32(-value), side=side))
 
     def masses(self, temperature: float) -> tuple[np.ndarray, np.ndarray]:
         """[eligible] float64 mass of each entry in row order at this temperature, and of the first n entries."""
@@ -185,8 +202,8 @@ def look(
         kept = int(select(scaled, **limits, order=order, max_candidates=1, backend=backend).count)
     stats = truncation(scaled, **limits, order=order, margin=margin, backend=backend)
     cut = float(facts.sorted[kept - 1])
-    above = int(np.searchsorted(-facts.sorted, -cut, side="left"))
-    ties = int(np.searchsorted(-facts.sorted, -cut, side="right")) - above
+    above = facts.count(cut, "left")
+    ties = facts.count(cut) - above
     rivals = {}
     if min_p > 0:
         rivals["min_p"] = _rival(facts, min_p, float(min_p_threshold(scaled, min_p)) * scale)
@@ -212,7 +229,7 @@ def look(
 
 
 def _rival(facts: RowFacts, parameter: float, cut: float) -> tuple[float, float, int]:
-    return parameter, cut, int(np.searchsorted(-facts.sorted, -cut, side="right"))
+    return parameter, cut, facts.count(cut)
 
 
 def _bars(facts: RowFacts, label, each: np.ndarray, mass: float, kept: int, tie: float | None) -> list[Bar | None]:

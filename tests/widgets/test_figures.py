@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from widgets import figures
-from widgets.logit_view import BAR_ROWS, RowFacts, bar_ranks, histogram, look, mantissa_bits
+from widgets.logit_view import BAR_ROWS, RowFacts, bar_ranks, histogram, look, mantissa_bits, row_order
 from widgets.painting import paint as paint_figure
 from widgets.text import escape, percent
 
@@ -96,10 +96,11 @@ def paint(view):
 def test_histogram_counts_every_entry(gaussian):
     row = torch.sort(gaussian, descending=True).values.numpy()
     hist = histogram(row)
-    assert hist.counts.sum() + hist.below + hist.above == len(row)
+    assert hist.counts.sum() + hist.outside == len(row)
     for kept in (0, 1, 50, 4000, len(row)):
-        parts = hist.prefix_counts(row, kept)
-        expected, _ = np.histogram(row[:kept], bins=np.append(hist.left, hist.left[-1] + hist.width))
+        parts = hist.prefix_counts(kept)
+        edges = np.append(hist.left, hist.left[-1] + hist.width).astype(np.float32)
+        expected, _ = np.histogram(row[:kept], bins=edges)
         np.testing.assert_array_equal(parts, expected)
 
 
@@ -202,3 +203,12 @@ def test_mantissa_bits():
     assert mantissa_bits(x) == 23
     assert mantissa_bits(x.half().float()) == 10
     assert mantissa_bits(torch.cat([x.bfloat16().float(), torch.tensor([math.inf, math.nan])])) == 7
+
+
+def test_row_order_is_a_stable_sort():
+    specials = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 3e38, -3e38, 1.0, 1.0]
+    for row in (torch.randn(4001), torch.randint(-3, 3, (4001,)).float(), torch.tensor(specials * 3)):
+        clean = torch.where(row.isnan(), -math.inf, row) + 0.0
+        expected = torch.sort(clean, descending=True, stable=True)
+        n = int((expected.values > -math.inf).sum())
+        assert row_order(row.numpy()).tolist() == expected.indices[:n].tolist()
