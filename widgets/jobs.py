@@ -9,8 +9,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 
 import torch
+
+
+@contextmanager
+def one_thread():
+    """Keep torch's steps over one row on this thread: beside a busy browser, waiting for a second one costs more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Cancelled(Exception):

@@ -60,10 +60,9 @@ class Histogram:
 
 
 def histogram(descending: np.ndarray, mantissa_bits: int = 23) -> Histogram:
-    """Bins of a sorted finite row; of 16-bit rows (`mantissa_bits` 7 or 10) whole steps, so that rounding empties none."""
-    top, upper, lower, bottom = (
-        float(descending[round(share * (len(descending) - 1))]) for share in (0, 0.25, 0.75, 1)
-    )
+    """Bins of a sorted finite row; of 16-bit rows (`mantissa_bits` 7 or 10) whole steps, none empty by rounding."""
+    last = len(descending) - 1
+    top, upper, lower, bottom = (float(descending[round(share * last)]) for share in (0, 0.25, 0.75, 1))
     spread = upper - lower
     high = min(top, upper + 20 * spread) if spread else top
     low = max(bottom, lower - 8 * spread) if spread else bottom
@@ -109,10 +108,9 @@ class RowFacts:
             raise ValueError("this row has no eligible entry: every logit is -inf or NaN")
         self._ascending = -self.sorted
         self.infinite = self.count(np.inf)
-        self.histogram = (
-            histogram(self.sorted[self.infinite :], mantissa_bits) if self.infinite < self.eligible else None
-        )
-        finite = torch.from_numpy(self.sorted[self.infinite :])
+        values = self.sorted[self.infinite :]
+        self.histogram = histogram(values, mantissa_bits) if len(values) else None
+        finite = torch.from_numpy(values)
         if unused is not None:
             finite = finite[~unused[self.order[self.infinite :]]]
         self.moments: Moments = moments(finite)

@@ -15,6 +15,7 @@ from qp_kernels import backend as backends
 from qp_kernels.qrita import sample
 from widgets import figures
 from widgets.controls import GridSlider, k_grid
+from widgets.jobs import one_thread
 from widgets.logit_view import LogitView, RowFacts, fate, look, mantissa_bits, sentence
 from widgets.painting import add_slider, paint
 from widgets.panels.base import Panel, write_html
@@ -168,7 +169,8 @@ class LogitExplorer(Panel):
         if key not in self._facts:
             row = self._rows.row(position, key[1])
             unused = self._rows.unused if key[2] else None
-            self._facts[key] = RowFacts(row.cpu(), unused, mantissa_bits(row))
+            with one_thread():
+                self._facts[key] = RowFacts(row.cpu(), unused, mantissa_bits(row))
             while len(self._facts) > ROWS_AT_HAND:
                 self._facts.popitem(last=False)
         self._facts.move_to_end(key)
@@ -190,18 +192,19 @@ class LogitExplorer(Panel):
         self.submit_warm()
 
     def _look(self, facts: RowFacts) -> LogitView:
-        return look(
-            facts,
-            self._rows.label,
-            k=self.k.value,
-            p=self.p.value,
-            temperature=self.temperature.value,
-            order=self.order.value,
-            margin=self.margin.value,
-            min_p=self.min_p.value,
-            n_sigma=self.n_sigma.value,
-            backend=self.backend.value,
-        )
+        with one_thread():
+            return look(
+                facts,
+                self._rows.label,
+                k=self.k.value,
+                p=self.p.value,
+                temperature=self.temperature.value,
+                order=self.order.value,
+                margin=self.margin.value,
+                min_p=self.min_p.value,
+                n_sigma=self.n_sigma.value,
+                backend=self.backend.value,
+            )
 
     def _sample_if_asked(self, view: LogitView, position: int) -> None:
         """Draw the tokens that were asked for; draws are counted until a setting that changes the odds changes."""
