@@ -12,14 +12,23 @@ from lab_server import isolated_environment, outgoing_of_kernels
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-# Appended after the last cell: which Python ran it, and how many figures a browser would have to draw.
+# Appended after the last cell: which Python ran it, how many figures a browser would have to draw, and what panels have
+# to say. A panel's worker fails without an output of any cell; `wait` raises its error again.
 PROBE = """
 def _probe():
     import json, sys
     import plotly.graph_objects as go
     from ipywidgets.widgets.widget import _instances
-    live = [w for w in list(_instances.values()) if isinstance(w, go.FigureWidget)]
-    print(json.dumps({"python": sys.executable, "live_figures": len(live)}))
+    widgets = list(_instances.values())
+    errors = []
+    for panel in widgets:
+        if callable(getattr(panel, "wait", None)):
+            try:
+                panel.wait(60)
+            except Exception as error:
+                errors.append(f"{type(panel).__name__}: {error!r}")
+    live = sum(isinstance(widget, go.FigureWidget) for widget in widgets)
+    print(json.dumps({"python": sys.executable, "live_figures": live, "panel_errors": errors}))
 _probe()
 """
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -27,11 +36,12 @@ PLOTLY = "application/vnd.plotly.v1+json"
 
 @dataclass
 class Run:
-    """What one Run All gave: `error` of the cell that failed or "", texts on stderr, live figures, wall time."""
+    """What one Run All gave: `error` of the cell that failed or "", texts on stderr, panel errors, figures, time."""
 
     error: str = ""
     stderr: list[str] = field(default_factory=list)
     first_output: str = ""
+    panel_errors: list[str] = field(default_factory=list)
     live_figures: int = 0
     python: str = ""
     outgoing: list[str] = field(default_factory=list)
@@ -69,6 +79,7 @@ def run_all(path: Path, state: Path, cell_timeout_s: int = 60, **environment: st
         probe = json.loads(text_of(cells[-1]))
         static = sum(PLOTLY in output.get("data", {}) for output in outputs)
         run.python, run.live_figures = probe["python"], probe["live_figures"] + static
+        run.panel_errors = probe["panel_errors"]
     return run
 
 

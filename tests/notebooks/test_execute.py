@@ -37,9 +37,19 @@ def test_what_a_reader_meets_is_told(tmp_path, state):
     assert run.first_output.startswith("lessons yes\n")
     assert run.stderr == ["planted warning\n"]
     assert run.live_figures == 3
+    assert run.panel_errors == []
     assert run.outgoing == ["socket.getaddrinfo qp.invalid"]
     assert same_python(run.python)
     assert 0 < run.wall_s < 60
+
+
+def test_a_panel_whose_worker_failed_is_told(tmp_path, state):
+    panel = (
+        "import ipywidgets\nclass Panel(ipywidgets.VBox):\n    def wait(self, timeout_s): raise ValueError('planted')"
+    )
+    run = run_all(write(tmp_path / "lessons", panel, "panel = Panel()"), state)
+    assert run.error == ""
+    assert run.panel_errors == ["Panel: ValueError('planted')"]
 
 
 def test_a_failing_cell_is_told_and_ends_the_run(tmp_path, state):

@@ -44,6 +44,7 @@ def test_run_all(path, environment, tmp_path):
     assert same_python(run.python)
     assert run.wall_s < MAX_WALL_S
     assert run.stderr == []
+    assert run.panel_errors == []
     assert run.outgoing == []
     assert run.live_figures <= lesson_rules.MAX_LIVE_FIGURES
     assert sorted(FOLDER.rglob("*")) == before, "the lesson left files behind"
