@@ -12,9 +12,10 @@ import doctor
 import environment
 import freeze
 import strip_notebooks
-from steps import ROOT, SetupError, environ, say, step
+from steps import ROOT, SetupError, cache_folder, environ, quiet, say, step
 
 DEFAULT_MODEL = "gemma-3-270m"
+NO_MODEL = "none"
 START = "notebooks/00_tokens_and_cuts.ipynb"
 TERMS = "The default model is Gemma 3 270M; by using it you accept the Gemma Terms of Use: ai.google.dev/gemma/terms"
 
@@ -46,7 +47,11 @@ def parser():
         if python:
             one.add_argument("--python", metavar="COMMAND", help="the interpreter to make ./.venv with")
         if model:
-            one.add_argument("--model", default="", help="none, a folder, or a Hugging Face id; default: gemma-3-270m")
+            one.add_argument(
+                "--model",
+                default="",
+                help="none, a folder or a Hugging Face id; default: $QP_MODEL or gemma-3-270m",
+            )
         return one
 
     add("lab", lab, "open the start lesson in JupyterLab; other arguments go to it", True, True, True)
@@ -57,7 +62,8 @@ def parser():
     add("model", model, "fetch and convert the model", True, True)
     add("bench", bench, "run one of benchmarks/: dev.py bench NAME [its arguments]", passes_on=True)
     add("lint", lint, "ruff's checks and formatting, and that notebooks are stripped")
-    add("format", format_code, "let ruff format and mend what it can, and strip the notebooks")
+    form = add("format", format_code, "let ruff format and mend what it can, and strip the notebooks")
+    form.add_argument("--as-is", action="store_true", help="use ./.venv as it is, install nothing")
     add("strip", strip, "strip notebooks of outputs").add_argument("--check", action="store_true", help="only look")
     add("freeze", freeze_versions, "write constraints.txt from ./.venv")
     add("clean", clean, "remove ./.venv and caches in the clone; the model cache stays")
@@ -103,15 +109,26 @@ def model(options):
 
 def prepared(options):
     """The environment with the model that `options` name in the cache (`none`: with no model)."""
-    if options.model and Path(options.model).is_dir():
-        options.model = str(Path(options.model).resolve())
+    options.model = chosen_model(options.model)
     default = options.model in ("", DEFAULT_MODEL)
     if default:
         say(TERMS)
     venv = environment.ensure(["model"] if default else [], options.python)
-    if options.model != "none":
+    if options.model != NO_MODEL:
         prepare(venv, options.model)
     return venv
+
+
+def chosen_model(asked):
+    """What $QP_MODEL shall be: `none` in any case as "none", a folder by its full path, any other name as it is.
+
+    Args:
+        asked: What --model says. "": the $QP_MODEL of the caller, if any; else "", the default model.
+    """
+    name = asked or os.environ.get("QP_MODEL", "")
+    if name.lower() == NO_MODEL:
+        return NO_MODEL
+    return str(Path(name).resolve()) if name and Path(name).is_dir() else name
 
 
 def prepare(venv, name=""):
@@ -172,7 +189,9 @@ def lint(options):
 
 
 def format_code(options):
-    venv = environment.ensure(["dev"])
+    venv = environment.Venv() if options.as_is else environment.ensure(["dev"])
+    if options.as_is and quiet([venv.python, "-m", "ruff", "--version"])[0] != 0:
+        raise SetupError("there is no ruff in ./.venv: make format")
     failed = ruff(venv, "check", "--fix") + ruff(venv, "format")
     strip_notebooks.strip()
     return int(failed > 0)
@@ -209,4 +228,4 @@ def clean(options):
     caches += [path for room in rooms for path in Path(room).rglob("__pycache__")]
     for path in [*caches, ROOT / ".venv"]:
         shutil.rmtree(path, ignore_errors=True)
-    say(f"removed ./.venv and caches; the model stays in {doctor.cache_folder()}")
+    say(f"removed ./.venv and caches; the model stays in {cache_folder()}")

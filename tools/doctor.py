@@ -1,16 +1,14 @@
 """Say what works on this machine, what does not, and the command that mends it. Never raises, changes nothing."""
 
 import json
-import os
 import platform
 import shutil
-import sys
 from pathlib import Path
 
 import browsers
 import environment
 import pythons
-from steps import SetupError, quiet, say
+from steps import SetupError, cache_folder, quiet, say
 
 OK, MISSING, NOTE = "ok", "missing", "note"
 CURES = {
@@ -111,19 +109,7 @@ def _browser(venv):
 
 
 def _disk(venv):
-    cache = cache_folder()
-    for what, folder in (("disk", venv.root), ("cache", cache)):
+    for what, folder in (("disk", venv.root), ("cache", cache_folder())):
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())
         free = shutil.disk_usage(there).free
         yield (OK if free > 2 << 30 else MISSING), what, f"{free / 1e9:.1f} GB free at {folder}"
-
-
-def cache_folder():
-    """Where models and captures are kept; the same rule as activations has."""
-    if os.environ.get("QP_CACHE"):
-        return Path(os.environ["QP_CACHE"]).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "qp-explorer"
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/qp-explorer"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qp-explorer"

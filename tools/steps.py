@@ -117,10 +117,26 @@ class _Progress(threading.Thread):
                 say(f"  … {now - start:.0f} s: {self._last[:90]}")
 
 
+def cache_folder():
+    """Where models are kept: the rule of activations/cache.py, for when there is no ./.venv yet (a test compares)."""
+    if chosen := os.environ.get("QP_CACHE"):
+        return Path(chosen).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "qp-explorer"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "qp-explorer"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qp-explorer"
+
+
 def environ(**changes):
-    """The environment for our own commands: no prompt, no --user installs, UTF-8."""
+    """The environment for our own commands: no prompt, no --user installs, UTF-8.
+
+    A relative $QP_CACHE becomes absolute, since our commands, and the kernels of a lesson, run in other folders.
+    """
+    cache = {"QP_CACHE": str(cache_folder())} if os.environ.get("QP_CACHE") else {}
     return {
         **os.environ,
+        **cache,
         "PIP_USER": "0",
         "PIP_NO_INPUT": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",

@@ -13,6 +13,9 @@ import environment
 import freeze
 import pytest
 import steps
+import yaml
+
+from activations import cache
 
 posix = pytest.mark.skipif(os.name == "nt", reason="the fakes are shell scripts")
 
@@ -156,13 +159,82 @@ def test_lab_flags(monkeypatch):
     assert not {"--allow-root", "--no-browser"} & set(commands.lab_flags())
 
 
-def test_the_model_is_prepared_before_lab_and_none_needs_none(monkeypatch):
+@pytest.fixture
+def prepared(monkeypatch):
+    """What `prepared` asks for: the model the options then name, the extras, and what is prepared."""
+    monkeypatch.delenv("QP_MODEL", raising=False)
     done = []
     monkeypatch.setattr(environment, "ensure", lambda extras, python: done.append(("env", extras)) or "venv")
     monkeypatch.setattr(commands, "prepare", lambda venv, name: done.append(("prepare", name)))
-    for name in ("", "none", "some/model"):
-        commands.prepared(commands.parser().parse_args(["lab", "--model", name]))
-    assert done == [("env", ["model"]), ("prepare", ""), ("env", []), ("env", []), ("prepare", "some/model")]
+
+    def run(*arguments):
+        done.clear()
+        options = commands.parser().parse_args(["lab", *arguments])
+        commands.prepared(options)
+        return options.model, *done
+
+    return run
+
+
+def test_the_model_is_prepared_before_lab_and_none_needs_none(prepared):
+    assert prepared() == ("", ("env", ["model"]), ("prepare", ""))
+    assert prepared("--model", "some/model") == ("some/model", ("env", []), ("prepare", "some/model"))
+    for spelling in ("none", "None", "NONE"):
+        assert prepared("--model", spelling) == ("none", ("env", []))
+
+
+def test_without_model_the_one_of_the_environment_is_prepared(prepared, monkeypatch, tmp_path):
+    monkeypatch.setenv("QP_MODEL", "some/model")
+    assert prepared() == ("some/model", ("env", []), ("prepare", "some/model"))
+    assert prepared("--model", "none") == ("none", ("env", []))
+    monkeypatch.setenv("QP_MODEL", "NONE")
+    assert prepared() == ("none", ("env", []))
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QP_MODEL", "mine")
+    folder = str(tmp_path.resolve() / "mine")
+    assert prepared() == (folder, ("env", []), ("prepare", folder))
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"QP_CACHE": ""},
+        {"QP_CACHE": "a/place"},
+        {"QP_CACHE": "~/a place"},
+        {"QP_CACHE": "/a/place"},
+        {"XDG_CACHE_HOME": "/a/cache", "LOCALAPPDATA": "/an/app"},
+        {"XDG_CACHE_HOME": "", "LOCALAPPDATA": ""},
+    ],
+    ids=str,
+)
+def test_the_cache_is_where_activations_has_it(monkeypatch, tmp_path, platform, variables):
+    for name in ("QP_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert steps.cache_folder() == cache.cache_folder()
+    asked = {name: value for name, value in steps.environ().items() if name == "QP_CACHE" and value}
+    assert asked == ({"QP_CACHE": str(cache.cache_folder())} if variables.get("QP_CACHE") else {})
+
+
+def test_the_hook_of_a_commit_installs_nothing(root, monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "ensure", lambda *args, **kwargs: pytest.fail("the hook set something up"))
+    hooks = yaml.safe_load((root / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
+    (entry,) = [hook["entry"] for repo in hooks for hook in repo["hooks"]]
+    program, *arguments = entry.split()[1:]
+    assert program == "tools/dev.py"
+    called = []
+    monkeypatch.setattr(commands, "ruff", lambda venv, *what: called.append(what[0]) or 0)
+    monkeypatch.setattr(commands.strip_notebooks, "strip", lambda: called.append("strip"))
+    monkeypatch.setattr(commands, "quiet", lambda command: (0, "ruff 1"))
+    assert commands.main(arguments) == 0 and called == ["check", "format", "strip"]
+    monkeypatch.setattr(commands, "quiet", lambda command: (1, ""))
+    assert commands.main(arguments) == 1 and called == ["check", "format", "strip"]
 
 
 def test_a_model_that_cannot_be_prepared_stops_before_lab(monkeypatch):

@@ -1,0 +1,41 @@
+"""What a lesson opens, by its argument or the environment."""
+
+import pytest
+
+from activations import LogitCapture, models, open_source
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch):
+    """Names that would be loaded."""
+    names = []
+    monkeypatch.setattr(models, "load", lambda name, **options: names.append(name) or name)
+    monkeypatch.delenv("QP_MODEL", raising=False)
+    return names
+
+
+@pytest.mark.parametrize("spelling", ["none", "None", "NONE"])
+def test_none_in_any_case_opens_what_was_recorded(spelling, asked, monkeypatch):
+    assert isinstance(open_source(spelling), LogitCapture)
+    monkeypatch.setenv("QP_MODEL", spelling)
+    assert isinstance(open_source(), LogitCapture)
+    assert asked == []
+
+
+def test_the_argument_then_the_environment_then_the_default(asked, monkeypatch):
+    open_source()
+    monkeypatch.setenv("QP_MODEL", "some/model")
+    open_source()
+    open_source("another/model")
+    assert asked == ["gemma-3-270m", "some/model", "another/model"]
+
+
+def test_only_the_default_model_may_be_missing(monkeypatch, capsys):
+    def missing(name, **options):
+        raise ImportError("no package")
+
+    monkeypatch.setattr(models, "load", missing)
+    assert isinstance(open_source(), LogitCapture)
+    assert "No live model: no package" in capsys.readouterr().err
+    with pytest.raises(ImportError):
+        open_source("some/model")
