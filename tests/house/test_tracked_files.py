@@ -2,9 +2,7 @@
 
 import json
 import re
-import subprocess
 
-import pytest
 import strip_notebooks
 
 BINARY = {".safetensors", ".png", ".jpg", ".gif", ".npz", ".npy"}
@@ -13,14 +11,6 @@ OWN_PLACES = re.compile(r"/(?:root|work|home/\w+|Users/\w+|opt/(?:wheels|pypi))/
 REGISTRIES = re.compile(
     r"(?i)https?://[^\s\"')>]*(?:pypi|pythonhosted|npmjs|deb\.debian|artifact|nexus|mirror|registry)"
 )
-
-
-@pytest.fixture(scope="module")
-def tracked(root):
-    done = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip("not a git clone")
-    return [path for name in done.stdout.split("\0") if name and (path := root / name).is_file()]
 
 
 def test_no_places_of_one_machine(tracked, root):
