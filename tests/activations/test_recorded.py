@@ -88,8 +88,13 @@ def test_an_unknown_name_lists_those_there_are(name):
 
 
 def test_the_function_is_not_hidden_by_its_module():
-    import activations
-    import activations.recorded as module
-
-    assert callable(activations.recorded)
-    assert module is activations.recorded or module.__name__ == "activations.recorded"
+    """In a fresh Python: importing a module puts it under its name into its package, once."""
+    script = (
+        "import sys, activations\n"
+        "from importlib import import_module\n"
+        "module = import_module('activations.recorded')\n"
+        "assert module is sys.modules['activations.recorded'] is not activations.recorded\n"
+        "assert activations.recorded is module.recorded\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr

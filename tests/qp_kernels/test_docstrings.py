@@ -12,8 +12,8 @@ from qp_kernels import qrita
 from qp_kernels.qrita import rivals
 
 MODULES = [module.name for module in pkgutil.walk_packages(qp_kernels.__path__, "qp_kernels.")]
-PUBLIC = (qrita.top_k_top_p, qrita.select, qrita.sample, qrita.truncation, qrita.QritaProcessor)
-PUBLIC += (rivals.min_p, rivals.top_n_sigma)
+PUBLIC = [qrita.top_k_top_p, qrita.select, qrita.sample, qrita.truncation, qrita.QritaProcessor]
+PUBLIC += [rivals.min_p, rivals.top_n_sigma]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -22,18 +22,7 @@ def test_examples(name):
     assert doctest.testmod(sys.modules[name]).failed == 0
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        qrita.top_k_top_p,
-        qrita.select,
-        qrita.sample,
-        qrita.truncation,
-        qrita.QritaProcessor,
-        rivals.min_p,
-        rivals.top_n_sigma,
-    ],
-)
+@pytest.mark.parametrize("function", PUBLIC)
 def test_public_functions_say_what_they_take_and_raise(function):
     text = function.__doc__
     assert ">>>" in text and "Raises:" in text and "Args:" in text
