@@ -11,7 +11,7 @@ from .recorded import recorded, recorded_names
 _HOME = {
     "load": "models",
     "wrap": "models",
-    "open_source": "start",
+    "model_or_recorded": "start",
     "LanguageModel": "models",
     "capture_logits": "capture",
     "LogitCapture": "capture",

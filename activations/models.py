@@ -34,6 +34,7 @@ class LanguageModel:
         self._shared = Shared.of(model)
         self.head_dtype = head_dtype or self.head.dtype
         self.text = tokens.TokenText(tokenizer, self.vocab_size)
+        self.loaded_from: str | None = None  # what `load` was given; None for a wrapped model
 
     @property
     def lock(self):
@@ -174,9 +175,10 @@ def load(
     # With a device map the parts stay where accelerate put them.
     model = model.to(dtype=wanted) if "device_map" in hf else model.to(device=target, dtype=wanted)
     # Widening to float32 keeps every stored value; any other change makes the new dtype the model's own.
-    return LanguageModel(
-        model.eval(), tokenizer, name=name, head_dtype=stored if wanted is torch.float32 else wanted, meta=meta
-    )
+    own = stored if wanted is torch.float32 else wanted
+    lm = LanguageModel(model.eval(), tokenizer, name=name, head_dtype=own, meta=meta)
+    lm.loaded_from = str(name_or_path)
+    return lm
 
 
 def _refuse_missing_path(name: str) -> None:

@@ -11,7 +11,7 @@ from .progress import ConsoleBar
 NONE = "none"
 
 
-def open_source(name: str | None = None, **options):
+def model_or_recorded(name: str | None = None, **options):
     """The model that `make lab MODEL=…` chose, or recorded rows where there is none.
 
     Args:

@@ -143,6 +143,35 @@ def load_capture(path: str | Path) -> LogitCapture:
         raise ValueError(f"{path} is no sound capture: {error}") from error
 
 
+def load_logits(path: str | Path) -> torch.Tensor:
+    """Read plain logits from a `.safetensors` file that is no capture: its tensor "logits", or its only one.
+
+    Raises:
+        ValueError: the file is damaged or holds several tensors, none of them called "logits".
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            if "logits" not in names and len(names) != 1:
+                raise ValueError(f"{path} holds the tensors {names}; name one of them 'logits'")
+            return file.get_tensor("logits" if "logits" in names else names[0])
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def is_capture(path: str | Path) -> bool:
+    """Whether a whole safetensors file says that it is a capture, of whatever schema version."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return "schema" in (file.metadata() or {})
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+
+
 def _read(path: Path) -> tuple[dict, dict]:
     from safetensors import SafetensorError, safe_open
 

@@ -32,6 +32,13 @@ def linear_grid(low: float, high: float, step: float) -> list[float]:
     return [round(low + i * step, 10) for i in range(round((high - low) / step) + 1)]
 
 
+def close_widget(widget: w.Widget) -> None:
+    """Close a widget with its layout and style, which ipywidgets keeps alive."""
+    for part in (getattr(widget, "layout", None), getattr(widget, "style", None), widget):
+        if isinstance(part, w.Widget):
+            w.Widget.close(part)
+
+
 class _Quantity(traitlets.TraitType):
     """A number that the control itself checks; None is no number."""
 
@@ -46,9 +53,10 @@ class GridSlider(w.HBox):
 
     Args:
         symbol: What formulas call it; also the prefix of error messages ("k").
-        label: Text beside the slider: symbol, meaning and unit.
-        grid: Increasing values the slider visits; the first and the last bound what may be set.
-        value: Start value, any number between the bounds.
+        label: Text beside the slider: symbol and meaning.
+        grid: Increasing values the slider visits.
+        value: Start value, any number from the first of the grid to `limit`.
+        limit: Largest value that may be set; default the last of the grid.
         off: Value that means "off", said in the tooltip.
     Raises:
         ValueError: at construction and on assignment, when a value is out of range or not a number.
@@ -57,39 +65,44 @@ class GridSlider(w.HBox):
     value = _Quantity(allow_none=False)
     error = traitlets.Unicode("")  # the last refused entry, in words; "" when the last entry was taken
 
-    def __init__(self, symbol: str, label: str, grid: list, value, *, off=None, tooltip: str = ""):
-        self.symbol, self.grid, self.off = symbol, list(grid), off
+    def __init__(self, symbol: str, label: str, grid: list, value, *, limit=None, off=None, tooltip: str = ""):
+        self.symbol, self.grid, self._limit = symbol, list(grid), limit
         self._whole = all(isinstance(x, int) for x in grid)
         hint = tooltip + (f" ({off:g} = off)" if off is not None else "")
-        self._slider = w.IntSlider(
-            description=label,
+        self._label, self._tooltip = label, f"{label}: {hint}" if hint else label
+        self._slider = self._make_slider(0)
+        box = w.IntText if self._whole else w.FloatText
+        layout = w.Layout(width="96px", flex="0 0 auto")
+        self._box = box(continuous_update=False, tooltip=f"exact {symbol}", layout=layout)
+        super().__init__([self._slider, self._box], layout=w.Layout(align_items="center"))
+        self.value = value
+        self._box.observe(self._from_box, "value")
+
+    def _make_slider(self, index: int) -> w.IntSlider:
+        slider = w.IntSlider(
+            index,
+            description=self._label,
             style={"description_width": LABEL_WIDTH},
             min=0,
             max=len(self.grid) - 1,
             readout=False,
-            tooltip=f"{label}: {hint}" if hint else label,
+            tooltip=self._tooltip,
             layout=w.Layout(flex="1 1 0", min_width="190px", width="auto"),
         )
-        self._slider.add_class("qp-slider-" + symbol.replace(" ", "-"))
-        box = w.IntText if self._whole else w.FloatText
-        self._box = box(
-            continuous_update=False, tooltip=f"exact {symbol}", layout=w.Layout(width="96px", flex="0 0 auto")
-        )
-        self._box.add_class("qp-box-" + symbol.replace(" ", "-"))
-        self._syncing = False
-        super().__init__([self._slider, self._box], layout=w.Layout(align_items="center"))
-        self.value = value
-        self._slider.observe(self._from_slider, "value")
-        self._box.observe(self._from_box, "value")
+        slider.observe(self._from_slider, "value")
+        return slider
+
+    @property
+    def limit(self):
+        return self.grid[-1] if self._limit is None else self._limit
 
     def check(self, value):
         """The value as int or float; ValueError when it is not one of this control."""
-        low, high = self.grid[0], self.grid[-1]
         kind = "a whole number" if self._whole else "a number"
-        text = f"{self.symbol} must be {kind} from {low:g} to {high:,}, got {value!r}"
+        text = f"{self.symbol} must be {kind} from {self.grid[0]:g} to {self.limit:,}, got {value!r}"
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
             raise ValueError(text)
-        if not low <= value <= high or (self._whole and int(value) != value):
+        if not self.grid[0] <= value <= self.limit or (self._whole and int(value) != value):
             raise ValueError(text)
         return int(value) if self._whole else float(value)
 
@@ -97,14 +110,12 @@ class GridSlider(w.HBox):
         """Change the bounds (another vocabulary, another context); the value is clipped into them."""
         if list(grid) == self.grid:
             return
-        clipped = min(max(self.value, grid[0]), grid[-1])
-        self._syncing = True
-        try:
-            self.grid = list(grid)
-            self._slider.max = len(self.grid) - 1
-            self._slider.value = self._nearest(clipped)
-        finally:
-            self._syncing = False
+        self.grid, old = list(grid), self._slider
+        clipped = min(max(self.value, self.grid[0]), self.limit)
+        # A new slider: the browser's keeps the End key of the bounds that it was made with.
+        self._slider = self._make_slider(self._nearest(clipped))
+        self.children = [self._slider, self._box]
+        close_widget(old)
         self.value = clipped
 
     def _nearest(self, value) -> int:
@@ -112,29 +123,22 @@ class GridSlider(w.HBox):
 
     @traitlets.observe("value")
     def _show(self, change):
-        self._syncing = True
-        try:
-            self.error = ""
-            self._box.value = change["new"]
-            self._slider.value = self._nearest(change["new"])
-        finally:
-            self._syncing = False
+        self.error = ""
+        self._box.value = change["new"]
+        self._slider.value = self._nearest(change["new"])
 
     def _from_slider(self, change):
-        if not self._syncing:
+        # What `_show` wrote here is already the place of the value; only a hand moves it elsewhere.
+        if change["new"] != self._nearest(self.value):
             self.value = self.grid[change["new"]]
 
     def _from_box(self, change):
-        if self._syncing:
+        if change["new"] == self.value:
             return
         try:
             self.value = self.check(change["new"])
         except ValueError as refused:
-            self._syncing = True
-            try:
-                self._box.value = self.value
-            finally:
-                self._syncing = False
+            self._box.value = self.value
             self.error = ""  # so that the same mistake twice is told twice
             self.error = str(refused)
 

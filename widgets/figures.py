@@ -6,11 +6,13 @@ functions return `{trace name: properties}` for one view, so that the first pict
 
 from __future__ import annotations
 
+import html
+
 import numpy as np
 import plotly.graph_objects as go
 
 from widgets import theme
-from widgets.logit_view import BAR_ROWS, Bar, LogitView, RowFacts
+from widgets.logit_view import BAR_ROWS, Bar, LogitView, RowFacts, sentence
 from widgets.text import escape, number, percent
 
 HEADROOM = 40  # the histogram's axis ends at this multiple of the highest bar; the labels of the lines stand there
@@ -106,9 +108,7 @@ def _logit_layout() -> dict:
         "barmode": "overlay",
         "bargap": 0,
         "margin": {"l": 150, "r": 20, "t": 30, "b": 40},
-        "xaxis": theme.axis(
-            "probability", domain=[0, 0.36], range=[0, 1.18], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1]
-        ),
+        "xaxis": theme.axis("probability", domain=[0, 0.36]),
         "yaxis": theme.axis("", range=[BAR_ROWS - 0.4, -0.6], tickfont={"size": 13}, ticks="", showgrid=False),
         "xaxis2": theme.axis("logit", domain=[0.46, 1], anchor="y2"),
         "yaxis2": theme.axis(
@@ -124,34 +124,41 @@ def _logit_layout() -> dict:
     }
 
 
-HEADINGS = {"bars": 0, "histogram": 1, "qq": 2}
+def logit_properties(view: LogitView, drawn: dict[int, int], log: bool) -> tuple[dict[str, dict], dict]:
+    """Everything a view sets: properties by trace name, and layout settings by path."""
+    bars, ticks = bar_traces(view, drawn, log)
+    traces = {**row_traces(view.facts), **cut_traces(view), **bars}
+    notes = {f"annotations[{i}].text": text for i, text in enumerate(headings(view))}
+    return traces, {**{f"yaxis.{key}": value for key, value in ticks.items()}, **notes, **logit_axes(view, log)}
 
 
-def histogram_traces(facts: RowFacts) -> dict[str, dict]:
-    """The parts of the histogram and the QQ view that only a new row changes."""
-    out = {"dropped": {"x": [], "y": []}, "normal": {"x": [], "y": []}}
+def row_traces(facts: RowFacts) -> dict[str, dict]:
+    """The normal curve and the QQ view, which only a new row changes."""
     hist, m = facts.histogram, facts.moments
-    if hist is not None:
-        out["dropped"] = {"x": hist.centres, "width": hist.width, "y": hist.counts}
-        if m.std > 0:
-            x = np.linspace(m.mean - 5 * m.std, m.mean + 5 * m.std, 121)
-            density = np.exp(-0.5 * ((x - m.mean) / m.std) ** 2) / (m.std * np.sqrt(2 * np.pi))
-            out["normal"] = {"x": x, "y": facts.normal_count * hist.width * density}
+    normal = {"x": [], "y": []}
+    if hist is not None and m.std > 0:
+        x = np.linspace(m.mean - 5 * m.std, m.mean + 5 * m.std, 121)
+        density = np.exp(-0.5 * ((x - m.mean) / m.std) ** 2) / (m.std * np.sqrt(2 * np.pi))
+        normal = {"x": x, "y": facts.normal_count * hist.width * density}
+    theory, scaled = _qq(facts)
+    return {"normal": normal, "qq": {"x": theory, "y": scaled}, "qq_line": {"x": [-5, 5], "y": [-5, 5]}}
+
+
+def _qq(facts: RowFacts) -> tuple[np.ndarray, np.ndarray]:
+    """Normal quantiles and those of the row, both in σ."""
     _, theory, values = facts.qq
-    scaled = (values - m.mean) / m.std if m.std > 0 else np.zeros_like(values)
-    out["qq"] = {"x": theory, "y": scaled}
-    out["qq_line"] = {"x": [-5, 5], "y": [-5, 5]}
-    return out
+    return theory, (values - facts.moments.mean) / (facts.moments.std or 1.0)
 
 
 def cut_traces(view: LogitView) -> dict[str, dict]:
     """The parts that k, p, T and the rivals change, bars apart."""
-    facts, hist, m = view.facts, view.facts.histogram, view.facts.moments
-    out = {"kept": {"x": [], "y": []}}
+    facts, hist = view.facts, view.facts.histogram
+    out = {"kept": {"x": [], "y": []}, "dropped": {"x": [], "y": []}}
     height = float(facts.eligible)
     if hist is not None:
         kept = hist.prefix_counts(max(0, view.kept - facts.infinite))
         out["kept"] = {"x": hist.centres, "width": hist.width, "y": kept}
+        out["dropped"] = {"x": hist.centres, "width": hist.width, "y": hist.counts - kept, "base": kept}
         height = float(hist.counts.max())
     out["cut"] = _mark(view.cut, height, "cut", f"cut: {view.kept:,} kept", view)
     out["threshold"] = _mark(view.threshold, height, "threshold", f"t: {view.candidates:,} candidates", view)
@@ -162,9 +169,8 @@ def cut_traces(view: LogitView) -> dict[str, dict]:
     right = hist.range[1] if hist is not None else view.cut
     band = [view.cut, right, right, view.cut] if np.isfinite(view.cut) else []
     out["kept_region"] = {"x": band, "y": [0.5, 0.5, height * HEADROOM, height * HEADROOM][: len(band)]}
-    ranks, theory, values = facts.qq
-    above = values >= view.cut
-    scaled = (values - m.mean) / m.std if m.std > 0 else np.zeros_like(values)
+    theory, scaled = _qq(facts)
+    above = facts.qq[2] >= view.cut
     out["qq_kept"] = {"x": theory[above], "y": scaled[above]}
     return out
 
@@ -189,12 +195,11 @@ def bar_traces(view: LogitView, drawn: dict[int, int], log: bool) -> tuple[dict[
     rows, bars = list(places), list(places.values())
     total = sum(drawn.values())
     floor = DRAW_SCALE_FLOOR if log else 0.0
-    after = [b.after if b.kept else 0 for b in bars]
     drawn_rows = [(i, drawn[b.token]) for i, b in places.items() if b.token in drawn]
     words = [_bar_text(b) for b in bars]
     out = {
         "before": {"x": [max(b.before, floor) for b in bars], "y": rows, "customdata": [_bar_hover(b) for b in bars]},
-        "after": {"x": after, "y": rows, "customdata": [_bar_hover(b) for b in bars]},
+        "after": {"x": [b.after for b in bars], "y": rows, "customdata": [_bar_hover(b) for b in bars]},
         "drawn": {
             "x": [n / total for _, n in drawn_rows],
             "y": [i for i, _ in drawn_rows],
@@ -235,7 +240,12 @@ def _cut_rank(view: LogitView, floor: float) -> dict:
     last = max((i for i, bar in enumerate(view.bars) if bar is not None and bar.kept), default=None)
     if last is None or last + 1 >= len(view.bars):
         return {"x": [], "y": []}
-    return {"x": [floor, 1.18], "y": [last + 0.5, last + 0.5]}
+    return {"x": [floor, 1.3], "y": [last + 0.5, last + 0.5]}
+
+
+def caption_text(view: LogitView) -> str:
+    """The line under an exported figure."""
+    return html.escape(sentence(view))
 
 
 def headings(view: LogitView) -> list[str]:
@@ -254,7 +264,7 @@ def headings(view: LogitView) -> list[str]:
 
 
 def logit_axes(view: LogitView, log: bool) -> dict:
-    """Axis settings that follow the row and the scale, flat as plotly's `relayout` takes them."""
+    """Axis settings that follow the row and the scale, by path."""
     hist = view.facts.histogram
     top = float(hist.counts.max()) if hist is not None else 1.0
     axes = {"yaxis2.range": [np.log10(0.5), np.log10(max(top, 1) * HEADROOM)]}
@@ -287,8 +297,11 @@ def margin_figure(margins, kept, names: list[str], k: int) -> go.Figure:
     counts = np.maximum(np.asarray(kept, dtype=float), 0.8)
     for row, name in enumerate(names):
         style = {"color": theme.GREEN if counts[0, row] >= k else theme.VERMILLION, "width": 2}
-        hover = f"{escape(name, 60)}<br>margin %{{x:.2f}}: %{{y:,}} candidates<extra></extra>"
-        figure.add_scatter(x=np.asarray(margins), y=counts[:, row], name=name, line=style, hovertemplate=hover)
+        hover = "%{customdata}<br>margin %{x:.2f}: %{y:,} candidates<extra></extra>"
+        label = [escape(name, 60)] * len(counts)
+        figure.add_scatter(
+            x=np.asarray(margins), y=counts[:, row], name=name, line=style, customdata=label, hovertemplate=hover
+        )
         figure.add_annotation(
             x=float(margins[-1]),
             y=float(np.log10(counts[-1, row])),

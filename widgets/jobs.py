@@ -9,24 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 
 import torch
 
 
-@contextmanager
-def one_thread():
-    """Keep torch's steps over one row on this thread: beside a busy browser, waiting for a second one costs more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 class Cancelled(Exception):
-    """Raised inside a job after `Worker.cancel`."""
+    """Raised inside a job after `Worker.cancel`, or when a newer request of its kind came."""
 
 
 def describe(error: BaseException) -> str:
@@ -39,7 +27,8 @@ def describe(error: BaseException) -> str:
 class Job:
     """What a running job sees: progress to tell, and whether it should stop."""
 
-    def __init__(self, on_progress: Callable[[int, int, str], None]):
+    def __init__(self, kind: str, on_progress: Callable[[int, int, str], None]):
+        self.kind = kind
         self._on_progress = on_progress
         self._stop = threading.Event()
 
@@ -57,12 +46,14 @@ class Worker:
     """A thread that runs the latest request of each kind, in the order of `kinds`.
 
     The kind `limited` runs at most `updates_per_s` times a second: the first request of a burst at once, later ones
-    replace each other and run at that rate, the last always runs.
+    replace each other and run at that rate, the last always runs. A new request cancels a running job of its kind.
 
     Args:
         kinds: Names of the request kinds, urgent first. A waiting request is replaced by a newer one of its kind.
         on_state: Called as `on_state(kind, state, text)` with state "busy", "idle", "cancelled" or "error".
         limited: The kind whose rate is limited.
+        background: The kind that `wait` does not wait for.
+        on_end: Called once when the thread has ended.
     """
 
     def __init__(
@@ -70,28 +61,32 @@ class Worker:
         kinds: tuple[str, ...],
         on_state: Callable[[str, str, str], None],
         limited: str,
+        background: str = "",
         updates_per_s: float = 10.0,
+        on_end: Callable[[], None] = lambda: None,
     ):
-        self.kinds, self.limited = kinds, limited
+        self.kinds, self.limited, self.background = kinds, limited, background
         self.updates_per_s = updates_per_s
-        self._on_state = on_state
-        self._waiting: dict[str, Callable[[Job], None]] = {}
+        self._on_state, self._on_end = on_state, on_end
+        self._waiting: dict[str, tuple[float, Callable[[Job], None]]] = {}
         self._running: Job | None = None
-        self._error: BaseException | None = None
+        self._errors: dict[str, BaseException] = {}
         self._closed = False
         self._wake = threading.Condition()
-        self._thread = threading.Thread(target=self._loop, name="qp-panel", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="qp-panel", daemon=True)
         self._thread.start()
 
-    def submit(self, kind: str, fn: Callable[[Job], None]) -> None:
-        """Ask for `fn(job)`. A request of the same kind that has not started yet is dropped."""
+    def submit(self, kind: str, fn: Callable[[Job], None], delay_s: float = 0.0) -> None:
+        """Ask for `fn(job)`, not before `delay_s` from now. A request of the same kind that waits is dropped."""
         with self._wake:
             if self._closed:
                 raise RuntimeError("this panel is closed; make a new one")
             if kind not in self.kinds:
                 raise ValueError(f"kind must be one of {self.kinds}, got {kind!r}")
-            self._waiting[kind] = fn
-            self._error = None
+            self._waiting[kind] = (time.monotonic() + delay_s, fn)
+            self._errors.pop(kind, None)
+            if self._running is not None and self._running.kind == kind:
+                self._running.cancel()
             self._wake.notify_all()
 
     def cancel(self) -> None:
@@ -103,15 +98,16 @@ class Worker:
             self._wake.notify_all()
 
     def wait(self, timeout_s: float) -> None:
-        """Block until nothing runs or waits. Raises TimeoutError, or the error of the last job."""
-        if threading.current_thread() is self._thread:
+        """Block until nothing but background work runs or waits. Raises TimeoutError, or the error of a last job."""
+        if self.is_current:
             raise RuntimeError("wait would block the worker that it waits for")
         with self._wake:
-            if not self._wake.wait_for(lambda: not self._waiting and self._running is None, timeout_s):
+            if not self._wake.wait_for(self._is_done, timeout_s):
                 raise TimeoutError(f"the panel is still working after {timeout_s} s")
-            error, self._error = self._error, None
-        if error is not None:
-            raise error
+            errors, self._errors = self._errors, {}
+        for kind in self.kinds:
+            if kind in errors:
+                raise errors[kind]
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the thread; requests that wait are dropped."""
@@ -121,37 +117,48 @@ class Worker:
             if self._running is not None:
                 self._running.cancel()
             self._wake.notify_all()
-        if threading.current_thread() is not self._thread:
+        if not self.is_current:
             self._thread.join(timeout_s)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is a job."""
+        return threading.current_thread() is self._thread
 
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def _take(self, not_before: float) -> tuple[str, Callable[[Job], None]] | None:
-        """Wait for the next request; the limited kind also waits until `not_before`. None when closed."""
+    def _is_done(self) -> bool:
+        busy = self._running is not None and self._running.kind != self.background
+        return not busy and not set(self._waiting) - {self.background}
+
+    def _take(self, last_limited: float) -> Callable[[Job], None] | None:
+        """Wait for the next request that is due and make it the running job. None when closed."""
         with self._wake:
             while not self._closed:
+                now, pause = time.monotonic(), None
                 for kind in self.kinds:
-                    if kind in self._waiting:
-                        pause = not_before - time.monotonic() if kind == self.limited else 0.0
-                        if pause > 0:
-                            self._wake.wait(pause)
-                            break  # a more urgent request may have come
+                    if kind not in self._waiting:
+                        continue
+                    due, fn = self._waiting[kind]
+                    if kind == self.limited:
+                        due = max(due, last_limited + 1.0 / self.updates_per_s)
+                    if due <= now:
+                        del self._waiting[kind]
                         self._running = Job(
-                            lambda done, total, what, kind=kind: self._tell(kind, "busy", what, done, total)
+                            kind, lambda done, total, what, kind=kind: self._busy(kind, done, total, what)
                         )
-                        return kind, self._waiting.pop(kind)
-                else:
-                    self._wake.wait()
+                        return fn
+                    pause = min(due - now, pause or due - now)
+                self._wake.wait(pause)
             return None
 
-    def _loop(self) -> None:
-        not_before = 0.0
-        while (taken := self._take(not_before)) is not None:
-            kind, fn = taken
-            if kind == self.limited:
-                not_before = time.monotonic() + 1.0 / self.updates_per_s
+    def _run(self) -> None:
+        last_limited = 0.0
+        while (fn := self._take(last_limited)) is not None:
+            if self._running.kind == self.limited:
+                last_limited = time.monotonic()
             state, text, error = "idle", "", None
             try:
                 with torch.inference_mode():  # grad mode is per thread: a cell's setting does not hold here
@@ -160,15 +167,23 @@ class Worker:
                 state, text = "cancelled", str(stopped)
             except Exception as failure:
                 state, text, error = "error", describe(failure), failure
-            self._finish(kind, state, text, error)
+            del fn
+            self._finish(self._running.kind, state, text, error)
+        self._on_end()
 
     def _finish(self, kind: str, state: str, text: str, error: BaseException | None) -> None:
-        if not self._closed:
-            self._tell(kind, state, text)
+        with self._wake:
+            replaced = state == "cancelled" and kind in self._waiting
+        try:
+            if not (self._closed or replaced):
+                self._on_state(kind, state, text)
+        except Exception as failure:  # a status line that can't be shown must not end the worker
+            error = error or failure
         with self._wake:
             self._running = None
-            self._error = error if error is not None else self._error
+            if error is not None and kind not in self._waiting:
+                self._errors[kind] = error
             self._wake.notify_all()
 
-    def _tell(self, kind: str, state: str, text: str, done: int = 0, total: int = 0) -> None:
-        self._on_state(kind, state, f"{text} {done:,} of {total:,}" if total else text)
+    def _busy(self, kind: str, done: int, total: int, what: str) -> None:
+        self._on_state(kind, "busy", f"{what} {done:,} of {total:,}" if total else what)

@@ -92,7 +92,7 @@ class RowFacts:
     """One row of logits, sorted once: everything the picture needs that no slider changes.
 
     Args:
-        row: [V] float32 logits.
+        row: [V] float32 logits, on any device; the kernels run there.
         unused: [V] bool of entries left out of μ, σ and the QQ view, or None.
         mantissa_bits: Of the type the values were rounded to (23, 10 or 7).
     Raises:
@@ -101,8 +101,9 @@ class RowFacts:
 
     def __init__(self, row: torch.Tensor, unused: torch.Tensor | None = None, mantissa_bits: int = 23):
         self.row = row
-        self.order = row_order(row.numpy())
-        self.sorted = row.numpy()[self.order]
+        values = row.cpu().numpy()
+        self.order = row_order(values)
+        self.sorted = values[self.order]
         self.eligible = len(self.order)
         if not self.eligible:
             raise ValueError("this row has no eligible entry: every logit is -inf or NaN")
@@ -124,7 +125,8 @@ class RowFacts:
 
     def masses(self, temperature: float) -> tuple[np.ndarray, np.ndarray]:
         """[eligible] float64 mass of each entry in row order at this temperature, and of the first n entries."""
-        if self._masses is None or self._masses[0] != temperature:
+        known = self._masses
+        if known is None or known[0] != temperature:
             top = self.sorted[0]
             weights = np.zeros(self.eligible)
             if temperature:
@@ -134,8 +136,8 @@ class RowFacts:
             else:
                 weights[0] = 1.0  # greedy: the first of the row order takes it all
             running = np.cumsum(weights)
-            self._masses = (temperature, weights / running[-1], running / running[-1])
-        return self._masses[1:]
+            self._masses = known = (temperature, weights / running[-1], running / running[-1])
+        return known[1:]
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,8 @@ def look(
     ties = facts.count(cut) - above
     rivals = {}
     if min_p > 0:
-        rivals["min_p"] = _rival(facts, min_p, float(min_p_threshold(scaled, min_p)) * scale)
+        at = float(min_p_threshold(scaled, min_p)) * scale if temperature else float(facts.sorted[0])
+        rivals["min_p"] = _rival(facts, min_p, at)
     if n_sigma > 0:
         rivals["top_n_sigma"] = _rival(facts, n_sigma, float(top_n_sigma_threshold(facts.row, n_sigma)))
     return LogitView(
@@ -246,7 +249,7 @@ def _bars(facts: RowFacts, label, each: np.ndarray, mass: float, kept: int, tie:
 def sentence(view: LogitView) -> str:
     """What a view shows, in a line."""
     k = f"k = {view.k:,}" if view.k else "k off"
-    p = f"p = {view.p:g}" if view.p < 1 else "p off"
+    p = f"p = {view.p:.10g}" if view.p < 1 else "p off"
     rule = f"{k}, {p}, T = {view.temperature:g}" if view.temperature else "T = 0 (greedy)"
     kept = f"{view.kept:,} of {len(view.facts.row):,} tokens kept, {percent(view.mass)} of the mass"
     caught = "hit" if view.hit else "miss"

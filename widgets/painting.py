@@ -1,43 +1,59 @@
-"""Writing views into figures: at once into a live one, or as the steps of a slider into a file."""
+"""Writing views into figures: what changed into a live one, or the steps of a slider into a file."""
 
 from __future__ import annotations
 
+import numpy as np
 import plotly.graph_objects as go
 
 from widgets import figures
 from widgets.logit_view import LogitView
 
 
-def paint(figure: go.Figure, view: LogitView, drawn: dict[int, int], log: bool, fresh: bool) -> None:
-    """Write a view into a figure; the parts that only a new row changes only when `fresh`."""
-    bars, ticks = figures.bar_traces(view, drawn, log)
-    changed = {**figures.cut_traces(view), **bars}
-    if fresh:
-        changed |= figures.histogram_traces(view.facts)
-    with figure.batch_update():
-        for trace in figure.data:
-            if trace.name in changed:
-                trace.update(changed[trace.name])
-        figure.layout.yaxis.update(ticks)
-        for note, text in zip(figure.layout.annotations, figures.headings(view), strict=True):
-            note.text = text
-        for path, value in figures.logit_axes(view, log).items():
-            figure.layout[path] = value
+class Painter:
+    """Draws views into one figure and sends only what differs from the view before.
+
+    Every property that plotly is told costs a fraction of a millisecond in Python and again in the browser.
+    """
+
+    def __init__(self, figure: go.Figure):
+        self.figure = figure
+        self._traces = {trace.name: trace for trace in figure.data}
+        self._sent: dict[tuple[str, str], object] = {}
+
+    def paint(self, view: LogitView, drawn: dict[int, int], log: bool) -> None:
+        """Show a view. `drawn` counts sampled tokens; `log` is the scale of the probabilities."""
+        traces, layout = figures.logit_properties(view, drawn, log)
+        wanted = {(name, key): value for name, trace in traces.items() for key, value in trace.items()}
+        wanted |= {("", path): value for path, value in layout.items()}
+        changed = {place: value for place, value in wanted.items() if not _same(self._sent.get(place), value)}
+        with self.figure.batch_update():
+            for (name, key), value in changed.items():
+                (self._traces[name] if name else self.figure.layout)[key] = value
+        self._sent |= changed
 
 
-def add_slider(figure: go.Figure, names: list[str], views: list[LogitView], log: bool) -> None:
-    """Give a plain figure a slider over `views`: each step restyles the traces."""
-    order = [trace.name for trace in figure.data]
+def _same(old, new) -> bool:
+    if isinstance(new, np.ndarray) or isinstance(old, np.ndarray):
+        return old is not None and np.array_equal(old, new)
+    return old == new
+
+
+def add_slider(figure: go.Figure, names: list[str], views: list[LogitView], active: int, log: bool) -> None:
+    """Give a plain figure a slider over `views`, on the one that is drawn: each step redraws traces, headings, axes."""
+    order = {trace.name: i for i, trace in enumerate(figure.data)}
     steps = []
     for name, view in zip(names, views, strict=True):
-        bars, ticks = figures.bar_traces(view, {}, log)
-        changed = {**figures.cut_traces(view), **bars}
-        traces = [i for i, trace in enumerate(order) if trace in changed]
-        keys = sorted({key for trace in changed.values() for key in trace})
+        traces, layout = figures.logit_properties(view, {}, log)
+        keys = sorted({key for trace in traces.values() for key in trace})
+        now = {i: figure.data[i] for i in (order[trace] for trace in traces)}
         restyle = {
-            key: [changed[order[i]].get(key, figure.data[i][key] if key in figure.data[i] else None) for i in traces]
+            key: [
+                trace.get(key, now[order[name]][key] if key in now[order[name]] else None)
+                for name, trace in traces.items()
+            ]
             for key in keys
         }
-        relayout = {f"yaxis.{key}": value for key, value in ticks.items()}
-        steps.append({"method": "update", "label": name, "args": [restyle, relayout, traces]})
-    figure.update_layout(sliders=[{"active": 0, "steps": steps, "pad": {"t": 60}, "currentvalue": {"prefix": ""}}])
+        relayout = {**layout, "annotations[3].text": figures.caption_text(view)}
+        steps.append({"method": "update", "label": name, "args": [restyle, relayout, list(now)]})
+    slider = {"active": active, "steps": steps, "pad": {"t": 96}, "currentvalue": {"prefix": ""}}
+    figure.update_layout(sliders=[slider], height=figure.layout.height + 110, margin_b=figure.layout.margin.b + 110)

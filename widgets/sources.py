@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from activations import LanguageModel, LogitCapture, load_capture
+from activations import LanguageModel, LogitCapture, load_capture, storage
 
 WINDOW = 200  # tokens shown on either side of a row; a page of thousands would slow the browser
 
@@ -37,14 +37,12 @@ class Rows:
     Attributes:
         count: Number of rows R, at least 1.
         vocab_size: V.
-        has_model_dtype: Whether `row` knows the dtype "model".
         unused: [V] bool, the `<unused…>` tokens, or None when not known.
     """
 
     count: int
     vocab_size: int
     unused: torch.Tensor | None = None
-    has_model_dtype = False
 
     def row(self, index: int, logits_dtype: str = "float32") -> torch.Tensor:
         """[V] float32 logits of row `index`; `logits_dtype="model"` as the model's own head rounds them."""
@@ -62,9 +60,9 @@ class Rows:
         """The text around row `index`; empty where no text is known."""
         return TextWindow()
 
-    def code(self, index: int) -> list[str]:
-        """Lines of Python that define `logits`, the row `index`."""
-        return ["logits = ...  # your own row"]
+    def code(self, index: int, logits_dtype: str = "float32") -> list[str]:
+        """Lines of Python that define `logits`, the row `index` as float32 [V]."""
+        raise NotImplementedError
 
 
 class TensorRows(Rows):
@@ -90,14 +88,13 @@ class TensorRows(Rows):
     def row(self, index: int, logits_dtype: str = "float32") -> torch.Tensor:
         return self._logits[index].float()
 
-    def code(self, index: int) -> list[str]:
-        return [*self._code, f"logits = logits[{index}]"] if self._code else super().code(index)
+    def code(self, index: int, logits_dtype: str = "float32") -> list[str]:
+        made = self._code or ["logits = ...  # the logits of this panel"]
+        return [*made, f"logits = logits.reshape(-1, logits.shape[-1])[{index}].float()"]
 
 
 class CaptureRows(Rows):
     """A `LogitCapture`; `made` are the lines of code that make it."""
-
-    has_model_dtype = True
 
     def __init__(self, capture: LogitCapture, made: list[str]):
         self.capture, self._made = capture, made
@@ -121,8 +118,8 @@ class CaptureRows(Rows):
         rows = [self._row_at.get(place, -1) for place in range(begin, end)]
         return TextWindow(self.capture.tokens[begin:end], rows, position - begin, int(self.capture.next_ids[index]))
 
-    def code(self, index: int) -> list[str]:
-        return [*self._made, f"logits = capture.logits({index})"]
+    def code(self, index: int, logits_dtype: str = "float32") -> list[str]:
+        return [*self._made, f"logits = capture.logits({index}, logits_dtype={logits_dtype!r}).float()"]
 
     def _bounds(self, position: int) -> tuple[int, int]:
         """Start and end of the text that holds `position` (several texts can be packed in one capture)."""
@@ -138,7 +135,8 @@ def is_live(source) -> bool:
 def open_rows(source) -> Rows:
     """Rows of a tensor, an array, a `LogitCapture` or a file.
 
-    A file is a capture (`.safetensors`), an array (`.npy`), or an `.npz` with one array or one called `logits`.
+    A file is a capture or plain logits (`.safetensors`), an array (`.npy`), or an `.npz`; one that holds several arrays
+    has one called `logits`.
 
     Raises:
         TypeError, ValueError, FileNotFoundError: what was given and what is accepted.
@@ -161,13 +159,21 @@ def _open_file(path: Path) -> Rows:
     if not path.is_file():
         raise FileNotFoundError(f"no file at {path}")
     if path.suffix == ".safetensors":
-        made = ["from activations import load_capture", f"capture = load_capture({str(path)!r})"]
-        return CaptureRows(load_capture(path), made)
+        return _open_safetensors(path)
     if path.suffix not in (".npy", ".npz"):
         raise ValueError(f"{path.name}: only .safetensors, .npy and .npz files are read")
     array, key = _read_array(path)
     made = ["import numpy as np, torch", f"logits = torch.from_numpy(np.load({str(path)!r}){key})"]
     return TensorRows(array, caption=f"{path.name}: {list(array.shape)} {array.dtype}", code=made)
+
+
+def _open_safetensors(path: Path) -> Rows:
+    if storage.is_capture(path):
+        made = ["from activations import load_capture", f"capture = load_capture({str(path)!r})"]
+        return CaptureRows(load_capture(path), made)
+    logits = storage.load_logits(path)
+    made = ["from activations import storage", f"logits = storage.load_logits({str(path)!r})"]
+    return TensorRows(logits, caption=f"{path.name}: {list(logits.shape)} {logits.dtype}", code=made)
 
 
 def _read_array(path: Path) -> tuple[np.ndarray, str]:

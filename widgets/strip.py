@@ -26,7 +26,7 @@ class TokenStrip(anywidget.AnyWidget):
     function render({ model, el }) {
       const box = document.createElement("div");
       box.className = "qp-tokens";
-      box.setAttribute("role", "listbox");
+      box.setAttribute("role", "group");
       box.setAttribute("aria-label", "tokens of the text");
       el.appendChild(box);
       const pick = index => {
@@ -40,6 +40,7 @@ class TokenStrip(anywidget.AnyWidget):
         if (chip) box.scrollTop = Math.max(0, chip.offsetTop - box.offsetTop - 40);
       };
       const draw = () => {
+        const focused = [...box.children].indexOf(document.activeElement);
         const readable = new Set(model.get("readable"));
         box.replaceChildren(...model.get("tokens").map((token, i) => {
           const chip = document.createElement("button");
@@ -51,6 +52,7 @@ class TokenStrip(anywidget.AnyWidget):
           return chip;
         }));
         mark();
+        if (focused >= 0 && box.children[focused]) box.children[focused].focus();
       };
       model.on("change:tokens change:readable", draw);
       model.on("change:here", mark);

@@ -2,7 +2,7 @@
 
 import pytest
 
-from activations import LogitCapture, models, open_source
+from activations import LogitCapture, models, model_or_recorded
 
 
 @pytest.fixture(autouse=True)
@@ -16,17 +16,17 @@ def asked(monkeypatch):
 
 @pytest.mark.parametrize("spelling", ["none", "None", "NONE"])
 def test_none_in_any_case_opens_what_was_recorded(spelling, asked, monkeypatch):
-    assert isinstance(open_source(spelling), LogitCapture)
+    assert isinstance(model_or_recorded(spelling), LogitCapture)
     monkeypatch.setenv("QP_MODEL", spelling)
-    assert isinstance(open_source(), LogitCapture)
+    assert isinstance(model_or_recorded(), LogitCapture)
     assert asked == []
 
 
 def test_the_argument_then_the_environment_then_the_default(asked, monkeypatch):
-    open_source()
+    model_or_recorded()
     monkeypatch.setenv("QP_MODEL", "some/model")
-    open_source()
-    open_source("another/model")
+    model_or_recorded()
+    model_or_recorded("another/model")
     assert asked == ["gemma-3-270m", "some/model", "another/model"]
 
 
@@ -35,7 +35,7 @@ def test_only_the_default_model_may_be_missing(monkeypatch, capsys):
         raise ImportError("no package")
 
     monkeypatch.setattr(models, "load", missing)
-    assert isinstance(open_source(), LogitCapture)
+    assert isinstance(model_or_recorded(), LogitCapture)
     assert "No live model: no package" in capsys.readouterr().err
     with pytest.raises(ImportError):
-        open_source("some/model")
+        model_or_recorded("some/model")

@@ -50,10 +50,13 @@ def test_run_all_ends_quietly_with_a_figure(lesson):
     assert lesson.console_errors == []
     assert lesson.outgoing == []
     assert lesson.error == ""
-    assert lesson.first_figure_s < 60
+    assert (
+        lesson.first_figure_s < 60
+    )  # the target of 20 s holds on a machine at rest: benchmarks/panel_latency.py --check
     assert f"of {V:,} tokens kept" in lesson.summary
     assert {"kept", "dropped", "normal", "cut", "before", "after"} <= {trace["name"] for trace in lesson.plot_data()}
-    assert sum(lesson.trace("dropped")["y"]) == pytest.approx(V, rel=1e-3)
+    drawn = sum(lesson.trace("dropped")["y"]) + sum(lesson.trace("kept")["y"])
+    assert drawn == pytest.approx(V, rel=1e-3)
 
 
 def test_figure_fills_its_panel_and_no_label_is_cut(lesson):
@@ -110,7 +113,10 @@ def test_sample_draws_a_kept_token(reset):
     with reset.expect_change("drawn"):
         reset.click_button("Sample")
     reset.wait_for("() => qp.summary().includes('drawn: ')")
-    assert sum(reset.trace("drawn")["x"]) <= 1
+    # Bars show the top and the cut; a token from between has no bar, and then no diamond.
+    after = dict(zip(reset.trace("after")["y"], reset.trace("after")["x"]))
+    assert all(after[row] > 0 for row in reset.trace("drawn")["y"])
+    assert sum(reset.trace("drawn")["x"]) in (0, 1)
 
 
 @pytest.mark.parametrize("label, wrong", [("k", V + 1), ("k", -1), ("p", 1.5), ("T", -1)])

@@ -12,14 +12,14 @@ from execute import run_all, same_python
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 LESSONS = strip_notebooks.tracked()
 MAX_WALL_S = 60
-# Without a model at hand a lesson runs on recorded captures; `open_source` makes that choice, by QP_MODEL.
+# Without a model at hand a lesson runs on recorded captures; `model_or_recorded` makes that choice, by QP_MODEL.
 RECORDED = {"QP_MODEL": "none"}
 
 
 def lesson_runs():
     for path in LESSONS:
         yield pytest.param(path, RECORDED, id=f"{path.stem}-recorded")
-        if "open_source" in path.read_text(encoding="utf-8"):
+        if "model_or_recorded" in path.read_text(encoding="utf-8"):
             yield pytest.param(path, {}, id=f"{path.stem}-live", marks=pytest.mark.model)
 
 

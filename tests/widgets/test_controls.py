@@ -65,6 +65,23 @@ def test_set_grid_clips():
     assert slider.value == 100 and slider._slider.value == len(slider.grid) - 1
 
 
+def test_a_limit_beyond_the_grid():
+    slider = GridSlider("T", "T temperature", linear_grid(0, 3, 0.05), 5.0, limit=100)
+    assert slider.value == 5.0 and slider._slider.value == slider._slider.max
+    with pytest.raises(ValueError, match="from 0 to 100, got 101"):
+        slider.value = 101
+
+
+def test_new_bounds_make_a_new_slider_that_is_connected():
+    slider = GridSlider("position", "position", [0], 0)
+    old = slider._slider
+    slider.set_grid(list(range(7)))
+    assert slider._slider is not old and slider.children[0] is slider._slider and slider._slider.max == 6
+    slider._slider.value = 6
+    assert slider.value == 6
+    assert old.comm is None, "the old slider was left behind"
+
+
 def test_one_notification_a_change():
     slider, seen = make(), []
     slider.observe(lambda change: seen.append(change["new"]), "value")

@@ -8,7 +8,7 @@ import torch
 
 from widgets import figures
 from widgets.logit_view import BAR_ROWS, RowFacts, bar_ranks, histogram, look, mantissa_bits, row_order
-from widgets.painting import paint as paint_figure
+from widgets.painting import Painter
 from widgets.text import escape, percent
 
 
@@ -35,7 +35,8 @@ def gaussian():
         ("\x00", "\\x00"),
         ("&amp;", "&amp;amp;"),
         ("   ", "␣␣␣"),
-        ("x" * 40, "x" * 16 + "…" + "x" * 5),
+        ("x" * 40, "x" * 14 + "…" + "x" * 5),
+        ("法" * 20, "法" * 7 + "…" + "法" * 2),
         ("法国", "法国"),
         ("", ""),
     ],
@@ -45,7 +46,17 @@ def test_escape(raw, shown):
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(1.0, "100 %"), (0.123456, "12.3 %"), (0.000123, "0.0123 %"), (3e-9, "3e-9"), (0, "0")]
+    ("share", "text"),
+    [
+        (1.0, "100 %"),
+        (0.99990001, "99.99 %"),
+        (0.999951, "99.995 %"),
+        (0.9, "90 %"),
+        (0.123456, "12.3 %"),
+        (0.000123, "0.0123 %"),
+        (3e-9, "3e-9"),
+        (0, "0"),
+    ],
 )
 def test_percent(share, text):
     assert percent(share) == text
@@ -89,7 +100,7 @@ def test_infinite_logits_share_the_mass():
 
 def paint(view):
     figure = figures.logit_figure()
-    paint_figure(figure, view, {}, False, True)
+    Painter(figure).paint(view, {}, False)
     return {trace.name: trace for trace in figure.data}
 
 
@@ -128,7 +139,8 @@ def test_threshold_and_cut_lines(gaussian):
     ordered = torch.sort(gaussian, descending=True).values
     assert traces["cut"].x[0] == pytest.approx(float(ordered[49]))
     assert traces["threshold"].x[0] < traces["cut"].x[0]
-    assert sum(traces["kept"].y) == 50 and sum(traces["dropped"].y) == 5003
+    assert sum(traces["kept"].y) == 50 and sum(traces["dropped"].y) == 4953
+    np.testing.assert_array_equal(traces["dropped"].base, traces["kept"].y)
     assert len(traces["qq_kept"].x) < len(traces["qq"].x)
     assert view.candidates == int((gaussian >= view.threshold).sum()) and view.hit
 
@@ -212,3 +224,31 @@ def test_row_order_is_a_stable_sort():
         expected = torch.sort(clean, descending=True, stable=True)
         n = int((expected.values > -math.inf).sum())
         assert row_order(row.numpy()).tolist() == expected.indices[:n].tolist()
+
+
+def test_min_p_of_a_greedy_cut_keeps_the_maximum():
+    view = view_of([1.0, 3.0, 2.9], temperature=0.0, min_p=0.1)
+    assert view.kept == 1 and view.rivals["min_p"][1:] == (3.0, 1)
+
+
+def test_only_what_changed_is_sent(gaussian):
+    figure = figures.logit_figure()
+    painter = Painter(figure)
+    facts = RowFacts(gaussian)
+
+    def paint_with(k):
+        before = {trace.name: trace.to_plotly_json() for trace in figure.data}
+        painter.paint(look(facts, names, k=k, p=1.0, temperature=1.0), {}, False)
+        after = {trace.name: trace.to_plotly_json() for trace in figure.data}
+        return {name for name in after if str(before[name]) != str(after[name])}
+
+    assert {"normal", "qq", "qq_line", "kept", "dropped"} <= paint_with(50)
+    assert paint_with(50) == set()
+    moved = paint_with(40)
+    assert {"kept", "dropped", "cut", "after"} <= moved and not {"normal", "qq", "qq_line", "drawn"} & moved
+
+
+def test_names_cannot_break_out_of_hover_templates():
+    figure = figures.margin_figure([0.0, 0.5], np.array([[60], [200]]), ["a %{x} <b>"], k=50)
+    assert "%{x} <b>" not in figure.data[0].hovertemplate
+    assert figure.data[0].customdata[0] == "a %{x} &lt;b&gt;"

@@ -15,7 +15,7 @@ def told():
 
 @pytest.fixture
 def worker(told):
-    worker = Worker(("capture", "draw", "warm"), lambda *what: told.append(what), limited="draw", updates_per_s=20)
+    worker = Worker(("capture", "draw", "warm"), lambda *what: told.append(what), "draw", "warm", 20)
     yield worker
     worker.close()
     assert not worker.alive
@@ -40,10 +40,10 @@ def test_only_the_limited_kind_waits(worker):
     worker.wait(5)
     start = time.monotonic()
     for _ in range(5):
-        worker.submit("warm", lambda job: ran.append("warm"))
+        worker.submit("capture", lambda job: ran.append("capture"))
         worker.wait(5)
     assert time.monotonic() - start < 0.2
-    assert ran == ["draw"] + ["warm"] * 5
+    assert ran == ["draw"] + ["capture"] * 5
 
 
 def test_urgent_kind_goes_first(worker):
@@ -104,6 +104,83 @@ def test_wait_times_out_and_refuses_its_own_thread(worker):
     worker.submit("draw", wait_inside)
     worker.wait(5)
     assert seen
+
+
+def test_errors_are_kept_by_kind(worker):
+    """A later drawing or background job must not wipe what went wrong with the text."""
+
+    def fail(job):
+        raise ValueError("the text is empty")
+
+    worker.submit("capture", fail)
+    worker.submit("draw", lambda job: None)
+    worker.submit("warm", lambda job: worker.submit("warm", lambda job: None))
+    with pytest.raises(ValueError, match="empty"):
+        worker.wait(5)
+
+
+def test_a_newer_request_cancels_a_running_one_of_its_kind(worker, told):
+    started, ran = threading.Event(), []
+
+    def long(job):
+        for i in range(10_000):
+            job.progress(i, 10_000, "old text")
+            started.set()
+            time.sleep(0.001)
+
+    worker.submit("capture", long)
+    assert started.wait(5)
+    worker.submit("capture", lambda job: ran.append("new text"))
+    worker.wait(5)
+    assert ran == ["new text"]
+    assert not [state for _, state, _ in told if state == "cancelled"], "what was replaced is not worth a word"
+
+
+def test_nobody_waits_for_background_work(worker):
+    gate = threading.Event()
+    worker.submit("warm", lambda job: gate.wait(5))
+    worker.submit("warm", lambda job: None, delay_s=60)
+    worker.wait(0.5)
+    gate.set()
+
+
+def test_a_delayed_request_runs_later_and_not_before_a_draw(worker):
+    ran = []
+    worker.submit("warm", lambda job: ran.append(("warm", time.monotonic())), delay_s=0.15)
+    start = time.monotonic()
+    worker.submit("draw", lambda job: ran.append(("draw", time.monotonic())))
+    while len(ran) < 2 and time.monotonic() - start < 5:
+        time.sleep(0.01)
+    assert [kind for kind, _ in ran] == ["draw", "warm"] and ran[1][1] - start >= 0.15
+
+
+def test_a_status_that_cannot_be_shown_does_not_end_the_worker():
+    def broken(kind, state, text):
+        raise RuntimeError("the page is gone")
+
+    worker, ran = Worker(("draw",), broken, "draw"), []
+    try:
+        worker.submit("draw", ran.append)
+        with pytest.raises(RuntimeError, match="gone"):
+            worker.wait(5)
+        worker.submit("draw", ran.append)
+        with pytest.raises(RuntimeError, match="gone"):
+            worker.wait(5)
+        assert len(ran) == 2 and worker.alive
+    finally:
+        worker.close()
+
+
+def test_the_end_is_told_also_after_a_job_that_outlasts_close():
+    gate, started, ended = threading.Event(), threading.Event(), []
+    worker = Worker(("draw",), lambda *what: None, "draw", on_end=lambda: ended.append(1))
+    worker.submit("draw", lambda job: (started.set(), gate.wait(10)))
+    assert started.wait(5)
+    worker.close(timeout_s=0.05)
+    assert worker.alive and not ended
+    gate.set()
+    worker.close()
+    assert ended == [1] and not worker.alive
 
 
 def test_closed_worker_refuses_work(worker):

@@ -100,7 +100,8 @@ def test_a_text_that_cannot_be_read_is_an_error_and_the_panel_works_on(panel, te
     assert list(trace(panel, "dropped").y) == drawn, "what was seen was lost"
     panel.k.value = 6
     panel.wait(60)
-    assert panel.status == "" and sum(trace(panel, "kept").y) == 6
+    assert sum(trace(panel, "kept").y) == 6
+    assert words in panel.status, "the text is still wrong: moving a slider must not hide that"
     panel.text.value = "again"
     panel.wait(60)
     assert panel.status == "" and len(panel.strip.tokens) == 6
@@ -127,9 +128,102 @@ def test_the_model_s_own_dtype_is_said_and_differs_only_by_rounding(model):
         assert "bfloat16" in panel.caption
         row = panel._view.facts.row
         assert torch.equal(row, row.bfloat16().float())
-        assert 'logits_dtype="model"' in panel.code()
+        assert "logits_dtype='model'" in panel.code()
     finally:
         panel.close()
+
+
+def test_append_after_a_newer_text_and_twice(model, panel):
+    """What is written belongs to the text that stands in the box."""
+    panel.k.value = 1
+    panel.wait(60)
+    panel.text.value = "World"
+    panel.append_button.click()
+    panel.append_button.click()
+    for _ in range(4):
+        panel.wait(60)
+    assert panel.text.value.startswith("World")
+    added = panel.text.value.removeprefix("World")
+    ids = model.encode("World")
+    for letter in added:
+        with torch.inference_mode():
+            best = int(model.model(ids[None]).logits[0, -1].argmax())
+        assert model.decode([best]) == letter
+        ids = torch.cat([ids, torch.tensor([best])])
+
+
+def test_append_writes_behind_the_last_token_whatever_is_shown(model, panel):
+    panel.k.value, panel.position.value = 1, 2
+    panel.wait(60)
+    panel.append_button.click()
+    for _ in range(2):
+        panel.wait(60)
+    with torch.inference_mode():
+        best = int(model.model(model.encode("Hello")[None]).logits[0, -1].argmax())
+    assert panel.text.value == "Hello" + model.decode([best])
+
+
+def test_append_says_when_a_token_has_no_text(panel):
+    panel._draws.use((panel.position.value, "float32", 5, 1.0, 1.0, "k_then_p"))
+    panel._draws.last = 0  # the end of a text decodes to nothing
+    panel.append_button.click()
+    with pytest.raises(ValueError, match="ends the text"):
+        panel.wait(60)
+    assert panel.text.value == "Hello" and "ends the text" in panel.status
+
+
+def test_run_reads_the_same_text_again(panel):
+    before = len(panel.computed_ms)
+    panel.run_button.click()
+    panel.wait(60)
+    assert len(panel.computed_ms) == before + 1, "one text, one picture"
+
+
+def test_layers_are_compared_at_one_position(panel):
+    panel.position.value = 2
+    panel.wait(60)
+    panel.layer.value = 1
+    panel.wait(60)
+    assert panel.position.value == 2 and panel.strip.here == 2
+
+
+def test_position_is_checked_at_once(model):
+    with pytest.raises(TypeError, match="whole number"):
+        LogitExplorer(model, position=1.5)
+
+
+def test_a_position_beyond_the_first_text_is_told_once(model):
+    panel = LogitExplorer(model, text="abc", position=9)
+    try:
+        with pytest.raises(ValueError, match="position must be from"):
+            panel.wait(60)
+        panel.text.value = "abcd"
+        panel.wait(60)
+        assert panel.position.value == 4
+    finally:
+        panel.close()
+
+
+def test_an_opener_can_be_chosen_twice(panel):
+    import ipywidgets as w
+
+    chooser = next(c for c in panel.children[1].children if isinstance(c, w.Dropdown))
+    opener = chooser.options[1][1]
+    for _ in range(2):
+        panel.text.value = "something else"
+        chooser.value = opener
+        assert panel.text.value == opener and chooser.value == ""
+    panel.wait(60)
+    assert panel.status == ""
+
+
+def test_code_reproduces_a_live_view(model, panel):
+    panel.position.value, panel.k.value = 3, 9
+    panel.wait(60)
+    scope = {"model": model}
+    exec(panel.code().replace("lm = ...", "lm = model"), scope)
+    assert int(scope["kept"].isfinite().sum()) == 9
+    assert float(scope["kept"].max()) == float(panel._view.facts.sorted[0])
 
 
 def test_cancel_leaves_what_is_shown(panel, monkeypatch):

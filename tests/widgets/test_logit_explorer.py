@@ -7,9 +7,11 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 import torch
+import traitlets
 
 from qp_kernels.qrita import top_k_top_p
 from widgets import LogitExplorer
+from widgets.sources import open_rows
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +170,7 @@ def test_sampling_never_leaves_the_kept_set(make, rows):
     for _ in range(30):
         panel.sample_button.click()
     panel.wait(30)
-    assert set(panel._drawn) <= set(panel.to_frame()["id"])
+    assert set(panel._draws.counts) <= set(panel.to_frame()["id"])
 
 
 def test_snapshot_and_export(make, rows, tmp_path):
@@ -194,9 +196,12 @@ def test_exported_slider_restyles_every_trace(make, rows):
 
     panel = make(rows, k=12)
     figure = panel.snapshot()
-    names, views = panel._slider_views("k", 8)
-    add_slider(figure, names, views, log=False)
-    restyle, _, traces = figure.layout.sliders[0].steps[-1].args
+    names, views, active = panel._slider_views("k", 8)
+    add_slider(figure, names, views, active, log=False)
+    slider = figure.layout.sliders[0]
+    restyle, relayout, traces = slider.steps[-1].args
+    assert slider.active == active and slider.steps[active].label == "k = 12", "the handle is not where the picture is"
+    assert relayout["annotations[3].text"].startswith("k = 3,001, ")
     place = traces.index([t.name for t in figure.data].index("before"))
     assert restyle["width"][place] == figure.data[traces[place]].width
     assert sum(restyle["y"][traces.index([t.name for t in figure.data].index("kept"))]) == views[-1].kept
@@ -225,7 +230,7 @@ def test_running_a_cell_again_closes_its_earlier_panel(monkeypatch, rows):
 
     run = iter([("cell", "run 1"), ("cell", "run 1"), ("cell", "run 2"), ("other", "run 3")])
     monkeypatch.setattr(base, "_running_cell", lambda: next(run))
-    monkeypatch.setattr(base, "_open_panels", {})
+    monkeypatch.setattr(base, "_shown_by_cell", {})
     first, second, third, other = (LogitExplorer(rows) for _ in range(4))
     for panel in (third, other):
         panel.wait(30)
@@ -243,8 +248,90 @@ def test_panel_nests_and_shows(make, rows):
     assert "application/vnd.jupyter.widget-view+json" in panel._repr_mimebundle_()
 
 
-def test_no_update_after_close_or_wait_forever(rows):
+@pytest.mark.parametrize("vocab", [1, 2, 30, 49, 50, 51])
+def test_small_vocabularies_open_with_the_defaults(make, vocab):
+    panel = make(torch.randn(vocab))
+    assert kept_count(panel) >= 1 and panel.k.value == min(50, vocab)
+
+
+def widgets_alive():
+    import ipywidgets as w
+
+    return len(w.widgets.widget._instances)
+
+
+def test_close_leaves_no_widget_behind(rows):
+    before = widgets_alive()
     panel = LogitExplorer(rows)
+    panel.wait(30)
     panel.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        panel.submit("draw", lambda job: None)
+    assert widgets_alive() == before
+    with pytest.raises(ValueError):
+        LogitExplorer(rows, p=7.0)
+    assert widgets_alive() == before, "a refused panel left widgets behind"
+
+
+def test_close_during_a_long_job_frees_it_when_it_ends(rows):
+    panel, gate = LogitExplorer(rows), threading.Event()
+    panel.wait(30)
+    panel.submit("capture", lambda job: (gate.wait(10), panel._use_rows(open_rows(rows), 0)))
+    panel._worker.close(timeout_s=0.05)
+    panel.release()
+    gate.set()
+    panel._worker.close()
+    assert panel._rows is None
+    panel.close()
+
+
+def test_updates_per_s_is_checked_and_used(make, rows):
+    panel = make(rows)
+    with pytest.raises(traitlets.TraitError):
+        panel.updates_per_s = 0
+    panel.updates_per_s = 50
+    assert panel._worker.updates_per_s == 50
+
+
+def test_sampling_leaves_torch_s_random_numbers_alone(make, rows):
+    panel = make(rows, p=1.0)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    panel.sample_button.click()
+    panel.wait(30)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_large_temperatures_can_be_set_exactly(make, rows):
+    panel = make(rows, temperature=5.0, k=0, p=1.0)
+    weights = torch.softmax(rows[3].double() / 5, 0)
+    assert panel.to_frame()["probability"][0] == pytest.approx(float(weights.max()), rel=1e-6)
+
+
+def test_show_frees_its_figure_when_the_cell_runs_again(monkeypatch):
+    from widgets import show
+    from widgets.panels import base
+
+    run = iter([("cell", "run 1"), ("cell", "run 2")])
+    monkeypatch.setattr(base, "_running_cell", lambda: next(run))
+    monkeypatch.setattr(base, "_shown_by_cell", {})
+    before = widgets_alive()
+    first, second = show(go.Figure()), show(go.Figure())
+    assert first.figure.comm is None
+    second.close()
+    assert widgets_alive() == before and base._shown_by_cell["cell"][1] == []
+
+
+@pytest.mark.parametrize("kind", ["one row", "float64", "safetensors", "tensor"])
+def test_code_reproduces_what_is_seen(make, rows, tmp_path, kind):
+    from safetensors.torch import save_file
+
+    path = tmp_path / ("rows.safetensors" if kind == "safetensors" else "rows.npy")
+    if kind == "safetensors":
+        save_file({"logits": rows}, path)
+    else:
+        np.save(path, {"one row": rows[0], "float64": rows.double()}.get(kind, rows).numpy())
+    panel = make(rows if kind == "tensor" else path, k=30, p=0.7, temperature=0.7)
+    scope = {"torch": torch, "rows": rows}
+    exec(panel.code().replace("logits = ...", "logits = rows"), scope)
+    assert int(scope["kept"].isfinite().sum()) == kept_count(panel)
+    assert float(scope["kept"][scope["kept"].isfinite()].min()) == pytest.approx(trace(panel, "cut").x[0] / 0.7)

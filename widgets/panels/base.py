@@ -7,29 +7,16 @@ import threading
 from pathlib import Path
 
 import ipywidgets as w
+import pandas  # noqa: F401 - plotly looks for it while a worker draws; a cell may be half-way through importing it
 import plotly.graph_objects as go
 import traitlets
 
 from widgets import theme
-from widgets.controls import button
+from widgets.controls import button, close_widget
 from widgets.jobs import Worker
 from widgets.strip import TokenStrip
 
-_open_panels: dict[str, tuple[str, list[Panel]]] = {}
-
-
-def _running_cell() -> tuple[str, str] | None:
-    """(cell id, execution id) of the notebook cell that runs now, or None outside of JupyterLab."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return None
-    shell = get_ipython()
-    if shell is None or not hasattr(shell, "kernel"):
-        return None
-    parent = shell.kernel.get_parent()
-    cell = parent.get("metadata", {}).get("cellId")
-    return (cell, parent["header"]["msg_id"]) if cell else None
+_shown_by_cell: dict[str, tuple[str, list[w.Widget]]] = {}
 
 
 class Panel(w.VBox):
@@ -43,14 +30,15 @@ class Panel(w.VBox):
 
     summary = traitlets.Unicode("")
     status = traitlets.Unicode("")
-    updates_per_s = traitlets.Float(10.0)
+    updates_per_s = traitlets.Float(10.0, min=0.1)
     _worker: Worker | None = None  # a panel refused for its arguments has none, and is still closed by its destructor
 
-    def __init__(self, figure: go.Figure, kinds: tuple[str, ...] = ("capture", "draw", "warm")):
-        self._close_earlier_run()
+    def __init__(self, figure: go.Figure, kinds: tuple[str, ...]):
+        """`kinds` name the jobs, urgent first; "draw" is limited in rate, and nobody waits for "warm"."""
+        replace_earlier_run(self)
         self._lock = threading.Lock()
-        self.figure = go.FigureWidget(figure)
-        self.figure._config = theme.FIGURE_CONFIG
+        self._status_of = ""
+        self.figure = live(figure)
         self._summary_view = w.HTML(layout=w.Layout(margin="0"))
         self._summary_view.add_class("qp-summary")
         self._status_view = w.HTML(layout=w.Layout(margin="0", display="none"))
@@ -58,7 +46,8 @@ class Panel(w.VBox):
         self._cancel_button = button("Cancel", "stop the running work", "stop")
         self._cancel_button.layout.display = "none"
         self._cancel_button.on_click(lambda _: self.cancel())
-        self._worker = Worker(kinds, self._on_state, limited="draw", updates_per_s=self.updates_per_s)
+        rate = self.updates_per_s
+        self._worker = Worker(kinds, self._on_state, "draw", "warm", updates_per_s=rate, on_end=self.release)
         super().__init__(layout=w.Layout(width="100%"))
         self.add_class("qp-panel")
 
@@ -67,12 +56,12 @@ class Panel(w.VBox):
         state = w.HBox([self._status_view, self._cancel_button], layout=w.Layout(align_items="center"))
         self.children = [w.HTML(theme.STYLE), *controls, self._summary_view, state, self.figure, self._caption_view]
 
-    def submit(self, kind: str, fn) -> None:
+    def submit(self, kind: str, fn, delay_s: float = 0.0) -> None:
         """Hand `fn(job)` to the worker; the newest request of a kind wins."""
-        self._worker.submit(kind, fn)
+        self._worker.submit(kind, fn, delay_s)
 
     def wait(self, timeout_s: float = 30.0) -> None:
-        """Block until the figure holds the newest data. Raises TimeoutError, or re-raises the error of the last job."""
+        """Block until the figure holds the newest data. Raises TimeoutError, or re-raises the error of a last job."""
         self._worker.wait(timeout_s)
 
     def cancel(self) -> None:
@@ -80,34 +69,32 @@ class Panel(w.VBox):
         self._worker.cancel()
 
     def close(self) -> None:
-        """End the worker and free the figure; the panel can't be used afterwards."""
+        """End the worker and free figure and capture; the panel can't be used afterwards."""
         if self._worker is not None:
             self._worker.close()
         self.release()
-        for child in _descendants(self):
-            child.close()
-        super().close()
+        for widget in [*_descendants(self), *self.owned()]:
+            close_widget(widget)
+        close_widget(self)
+        _forget(self)
+
+    def owned(self) -> list[w.Widget]:
+        """Widgets of this panel that may not stand in its tree. Subclasses extend it."""
+        if self._worker is None:
+            return []
+        return [self.figure, self._summary_view, self._status_view, self._caption_view, self._cancel_button]
 
     def release(self) -> None:
-        """Drop what holds memory. Subclasses extend it."""
+        """Drop what holds memory; called by `close`, and again when the last job has ended. Subclasses extend it."""
 
     def snapshot(self) -> go.Figure:
         """The figure as it is now, as a plain plotly figure that no longer changes."""
         with self._lock:
             figure = go.Figure(self.figure.data, self.figure.layout)
-        caption = f"{html.escape(self.summary)}<br>{html.escape(self.caption)}"
         figure.update_layout(height=figure.layout.height + 60, margin_b=figure.layout.margin.b + 60)
-        figure.add_annotation(
-            text=caption,
-            x=0,
-            y=0,
-            xref="paper",
-            yref="paper",
-            yshift=-84,
-            xanchor="left",
-            align="left",
-            showarrow=False,
-        )
+        place = {"x": 0, "y": 0, "xref": "paper", "yref": "paper", "xanchor": "left", "align": "left"}
+        for text, shift in ((self.summary, -70), (self.caption, -88)):
+            figure.add_annotation(text=html.escape(text), yshift=shift, showarrow=False, **place)
         return figure
 
     @property
@@ -132,48 +119,90 @@ class Panel(w.VBox):
     def _set_rate(self, change):
         self._worker.updates_per_s = change["new"]
 
-    def show_error(self, text: str) -> None:
-        """Show an error in the panel; what was drawn stays."""
-        self._mark_status("qp-error")
+    def show_status(self, owner: str, text: str, style: str = "qp-error") -> None:
+        """Show an error or progress; it stays until its owner clears it or there is something newer to say."""
+        self._status_of = owner
+        self._status_view._dom_classes = (style,)
         self.status = text
 
-    def _mark_status(self, name: str) -> None:
-        self._status_view._dom_classes = (name,)
+    def clear_status(self, owner: str) -> None:
+        """Take away what `owner` said, if it still stands there."""
+        if self._status_of == owner:
+            self._status_of, self.status = "", ""
 
     def _on_state(self, kind: str, state: str, text: str) -> None:
         self._cancel_button.layout.display = "" if state == "busy" else "none"
         if state == "error":
-            self.show_error(text)
+            self.show_status(kind, text)
         elif state == "busy":
-            self._mark_status("qp-busy")
-            self.status = f"{text} …"
+            self.show_status(kind, f"{text} …", "qp-busy")
         elif state == "cancelled":
-            self._mark_status("qp-busy")
-            self.status = f"cancelled: {text}"
-        elif kind != "warm":
-            self.status = ""
-
-    def _close_earlier_run(self) -> None:
-        """Close the panels of this cell's earlier run, each of which would leave a thread and a figure behind."""
-        cell = _running_cell()
-        if cell is None:
-            return
-        name, run = cell
-        last_run, panels = _open_panels.get(name, (run, []))
-        if last_run != run:
-            for panel in panels:
-                panel.close()
-            panels = []
-        _open_panels[name] = (run, [*panels, self])
+            self.show_status(kind, f"cancelled: {text}", "qp-busy")
+        else:
+            self.clear_status(kind)
 
 
-def show(figure: go.Figure) -> w.VBox:
-    """A figure that does not change, as the last expression of a cell; it follows theme and width of the page."""
-    live = go.FigureWidget(figure)
-    live._config = theme.FIGURE_CONFIG
-    box = w.VBox([w.HTML(theme.STYLE), TokenStrip(), live], layout=w.Layout(width="100%"))
-    box.add_class("qp-panel")
-    return box
+class Still(w.VBox):
+    """A figure that does not change; it follows the theme and the width of the page."""
+
+    def __init__(self, figure: go.Figure):
+        replace_earlier_run(self)
+        self.figure = live(figure)
+        super().__init__([w.HTML(theme.STYLE), TokenStrip(), self.figure], layout=w.Layout(width="100%"))
+        self.add_class("qp-panel")
+
+    def close(self) -> None:
+        """Free the figure."""
+        for widget in list(_descendants(self)):
+            close_widget(widget)
+        close_widget(self)
+        _forget(self)
+
+
+def show(figure: go.Figure) -> Still:
+    """Show a plain figure as the last expression of a cell."""
+    return Still(figure)
+
+
+def live(figure: go.Figure) -> go.FigureWidget:
+    """The figure as a widget that fits its box."""
+    widget = go.FigureWidget(figure)
+    widget._config = theme.FIGURE_CONFIG
+    return widget
+
+
+def replace_earlier_run(widget: w.Widget) -> None:
+    """Close what this cell showed when it ran before: each would leave a figure, a panel also a thread behind."""
+    cell = _running_cell()
+    if cell is None:
+        return
+    name, run = cell
+    last_run, shown = _shown_by_cell.get(name, (run, []))
+    if last_run != run:
+        for earlier in shown:
+            earlier.close()
+        shown = []
+    _shown_by_cell[name] = (run, [*shown, widget])
+
+
+def _running_cell() -> tuple[str, str] | None:
+    """(cell id, execution id) of the notebook cell that runs now, or None outside of JupyterLab."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return None
+    shell = get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    parent = shell.kernel.get_parent()
+    cell = parent.get("metadata", {}).get("cellId")
+    return (cell, parent["header"]["msg_id"]) if cell else None
+
+
+def _forget(widget: w.Widget) -> None:
+    for name, (run, shown) in list(_shown_by_cell.items()):
+        if any(other is widget for other in shown):
+            _shown_by_cell[name] = (run, [other for other in shown if other is not widget])
 
 
 def _descendants(widget: w.Widget):
