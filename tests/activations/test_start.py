@@ -2,7 +2,7 @@
 
 import pytest
 
-from activations import LogitCapture, models, model_or_recorded
+from activations import LogitCapture, model_or_recorded, models
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ def test_run_all_ends_quietly_with_a_figure(lesson):
     assert lesson.error == ""
     assert (
         lesson.first_figure_s < 60
-    )  # the target of 20 s holds on a machine at rest: benchmarks/panel_latency.py --check
+    )  # at rest 20 s: benchmarks/panel_latency.py --check
     assert f"of {V:,} tokens kept" in lesson.summary
     assert {"kept", "dropped", "normal", "cut", "before", "after"} <= {trace["name"] for trace in lesson.plot_data()}
     drawn = sum(lesson.trace("dropped")["y"]) + sum(lesson.trace("kept")["y"])
