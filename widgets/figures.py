@@ -31,20 +31,23 @@ def logit_figure() -> go.Figure:
     """The empty figure of `LogitExplorer`: bars of tokens on the left, histogram and QQ view on the right."""
     figure = go.Figure(layout=_logit_layout())
     left, upper, lower = {"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2"}, {"xaxis": "x3", "yaxis": "y3"}
-    bar = {
-        "type": "bar",
-        "orientation": "h",
-        "textposition": "outside",
-        "constraintext": "none",
-        "cliponaxis": False,
-        **left,
-    }
+    bar = {"type": "bar", "orientation": "h", **left}
     line = {"type": "scatter", "mode": "lines"}
     mark = {**line, "mode": "lines+text", "cliponaxis": False, **upper}
     before_style = {"color": "rgba(0,0,0,0)", "line": {"color": theme.GREY, "width": 1.2}}
     traces = [
         {**bar, "name": "before", "marker": before_style, "width": 0.78, "hovertemplate": _BAR_HOVER},
         {**bar, "name": "after", "marker": {"color": theme.GREEN}, "width": 0.46, "hovertemplate": _BAR_HOVER},
+        # A text trace: plotly measures the labels of bars one by one, which costs more than drawing them.
+        {
+            "type": "scatter",
+            "mode": "text",
+            "name": "share",
+            "textposition": "middle right",
+            "cliponaxis": False,
+            "hoverinfo": "skip",
+            **left,
+        },
         {
             **line,
             "mode": "markers",
@@ -157,8 +160,11 @@ def cut_traces(view: LogitView) -> dict[str, dict]:
     height = float(facts.eligible)
     if hist is not None:
         kept = hist.prefix_counts(max(0, view.kept - facts.infinite))
-        out["kept"] = {"x": hist.centres, "width": hist.width, "y": kept}
-        out["dropped"] = {"x": hist.centres, "width": hist.width, "y": hist.counts - kept, "base": kept}
+        dropped = hist.counts - kept
+        # Empty bins are left out: a bar without height costs the browser as much as any other.
+        stays, goes = kept > 0, dropped > 0
+        out["kept"] = {"x": hist.centres[stays], "width": hist.width, "y": kept[stays]}
+        out["dropped"] = {"x": hist.centres[goes], "width": hist.width, "y": dropped[goes], "base": kept[goes]}
         height = float(hist.counts.max())
     out["cut"] = _mark(view.cut, height, "cut", f"cut: {view.kept:,} kept", view)
     out["threshold"] = _mark(view.threshold, height, "threshold", f"t: {view.candidates:,} candidates", view)
@@ -196,10 +202,15 @@ def bar_traces(view: LogitView, drawn: dict[int, int], log: bool) -> tuple[dict[
     total = sum(drawn.values())
     floor = DRAW_SCALE_FLOOR if log else 0.0
     drawn_rows = [(i, drawn[b.token]) for i, b in places.items() if b.token in drawn]
-    words = [_bar_text(b) for b in bars]
+    hover = [_bar_hover(b) for b in bars]
     out = {
-        "before": {"x": [max(b.before, floor) for b in bars], "y": rows, "customdata": [_bar_hover(b) for b in bars]},
-        "after": {"x": [b.after for b in bars], "y": rows, "customdata": [_bar_hover(b) for b in bars]},
+        "before": {"x": [max(b.before, floor) for b in bars], "y": rows, "customdata": hover},
+        "after": {"x": [b.after for b in bars], "y": rows, "customdata": hover},
+        "share": {
+            "x": [max(b.before, b.after, floor) for b in bars],
+            "y": rows,
+            "text": [f" {_bar_text(b)}" for b in bars],
+        },
         "drawn": {
             "x": [n / total for _, n in drawn_rows],
             "y": [i for i, _ in drawn_rows],
@@ -207,9 +218,6 @@ def bar_traces(view: LogitView, drawn: dict[int, int], log: bool) -> tuple[dict[
         },
         "cut_rank": _cut_rank(view, floor),
     }
-    # The text stands at the end of the longer of the two bars.
-    out["before"]["text"] = [w if b.before >= b.after else "" for w, b in zip(words, bars, strict=True)]
-    out["after"]["text"] = [w if b.before < b.after else "" for w, b in zip(words, bars, strict=True)]
     ticks = {"tickvals": rows, "ticktext": [_tick(b) for b in bars]}
     if None in view.bars:
         gap = view.bars.index(None)

@@ -6,6 +6,7 @@ one job at a time. A job is `fn(job)`; a long one calls `job.progress(done, tota
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -73,6 +74,9 @@ class Worker:
         self._errors: dict[str, BaseException] = {}
         self._closed = False
         self._wake = threading.Condition()
+        # A slider's step is a hundred short torch calls, and the kernel's message threads are busy with the same move:
+        # at the usual 5 ms, handing the interpreter over between them takes longer than the step.
+        sys.setswitchinterval(min(sys.getswitchinterval(), 5e-4))
         self._thread = threading.Thread(target=self._run, name="qp-panel", daemon=True)
         self._thread.start()
 

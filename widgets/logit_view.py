@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from qp_kernels.metrics import Moments, moments, quantile_pairs
-from qp_kernels.qrita import select, truncation
+from qp_kernels.qrita import checks, select
+from qp_kernels.qrita import threshold as qrita_threshold
 from qp_kernels.qrita.rivals import min_p_threshold, top_n_sigma_threshold
 from widgets.text import percent
 
-BINS = 160
+BINS = 110
 BAR_ROWS = 16
 
 
@@ -200,7 +201,7 @@ def look(
     kept = facts.eligible
     if any(limit is not None for limit in limits.values()):
         kept = int(select(scaled, **limits, order=order, max_candidates=1, backend=backend).count)
-    stats = truncation(scaled, **limits, order=order, margin=margin, backend=backend)
+    threshold, candidates, hit = _truncate(facts, scaled, running, limits, order, margin)
     cut = float(facts.sorted[kept - 1])
     above = facts.count(cut, "left")
     ties = facts.count(cut) - above
@@ -221,12 +222,22 @@ def look(
         cut=cut,
         ties=ties,
         ties_kept=kept - above,
-        threshold=float(stats.threshold) * scale,
-        candidates=int(stats.kept),
-        hit=bool(stats.hit),
+        threshold=threshold * scale,
+        candidates=candidates,
+        hit=hit,
         bars=_bars(facts, label, each, float(running[kept - 1]), kept, cut if above + ties > kept else None),
         rivals=rivals,
     )
+
+
+def _truncate(facts, scaled, running, limits: dict, order: str, margin: float) -> tuple[float, int, bool]:
+    """Threshold, candidates and hit as `qp_kernels.qrita.truncation` gives them, with the mass that is known here."""
+    checked = checks.limits(scaled, limits["k"], limits["p"], order)
+    *_, value = qrita_threshold.locate(scaled[None], checked, margin, "sigma")
+    candidates = int(torch.count_nonzero(scaled >= value)) if value > -math.inf else facts.eligible
+    mass = torch.tensor([running[candidates - 1] if candidates else 0.0])
+    hit = qrita_threshold.is_hit(torch.tensor([candidates]), mass, checked, len(scaled))
+    return float(value), candidates, bool(hit)
 
 
 def _rival(facts: RowFacts, parameter: float, cut: float) -> tuple[float, float, int]:

@@ -18,7 +18,6 @@ GRID = "rgba(128, 128, 128, 0.22)"
 FIGURE_CONFIG = {"responsive": True, "displaylogo": False}
 
 STYLE = """<style>
-.qp-panel { container-type: inline-size; }
 .qp-panel .js-plotly-plot text { fill: var(--jp-ui-font-color1, #777777) !important; }
 .qp-panel .js-plotly-plot .hovertext text { fill: #ffffff !important; }
 .qp-panel .js-plotly-plot .hovertext path { fill: #333333 !important; stroke: #777777 !important; }
@@ -57,7 +56,8 @@ def layout(height: int) -> dict:
 def axis(title: str, **more) -> dict:
     """An axis with the shared grid. `title` is quantity and [unit]."""
     return {
-        "title": {"text": title, "standoff": 6, "font": {"size": 12}},
+        "title": {"text": title, "font": {"size": 12}},  # no standoff: it has plotly measure every tick label
+        "ticklabeloverflow": "allow",  # so does hiding what overflows
         "gridcolor": GRID,
         "zeroline": False,
         "linecolor": GRID,

@@ -51,12 +51,7 @@ class TruncationStats(NamedTuple):
 
 def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> TruncationStats:
     """The statistics of logits [B, V]."""
-    mean, std = finite_moments(sample_columns(logits))
-    delta = quantile_distance(std, limits, logits.shape[-1])
-    value = threshold(mean, std, delta, margin, rule)
-    if logits.shape[-1] <= SMALL_VOCABULARY:
-        value = torch.full_like(value, -INF)
-    value = value.float()
+    mean, std, delta, value = locate(logits, limits, margin, rule)
     kept, mass = above(logits, value)
     return TruncationStats(
         mean.float(),
@@ -68,6 +63,16 @@ def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> Trunca
         is_hit(kept, mass, limits, logits.shape[-1]),
         kept > CANDIDATE_BUFFER,
     )
+
+
+def locate(logits: Tensor, limits: Limits, margin: float, rule: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean, std, delta (float64) and t (float32) of each row, [B] each, from the sample alone."""
+    mean, std = finite_moments(sample_columns(logits))
+    delta = quantile_distance(std, limits, logits.shape[-1])
+    value = threshold(mean, std, delta, margin, rule)
+    if logits.shape[-1] <= SMALL_VOCABULARY:
+        value = torch.full_like(value, -INF)
+    return mean, std, delta, value.float()
 
 
 def sample_columns(logits: Tensor) -> Tensor:

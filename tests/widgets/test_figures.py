@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from qp_kernels.qrita import truncation
 from widgets import figures
 from widgets.logit_view import BAR_ROWS, RowFacts, bar_ranks, histogram, look, mantissa_bits, row_order
 from widgets.painting import Painter
@@ -140,7 +141,9 @@ def test_threshold_and_cut_lines(gaussian):
     assert traces["cut"].x[0] == pytest.approx(float(ordered[49]))
     assert traces["threshold"].x[0] < traces["cut"].x[0]
     assert sum(traces["kept"].y) == 50 and sum(traces["dropped"].y) == 4953
-    np.testing.assert_array_equal(traces["dropped"].base, traces["kept"].y)
+    shared = np.isin(traces["dropped"].x, traces["kept"].x)
+    assert list(np.array(traces["dropped"].base)[shared]) == list(traces["kept"].y)[: shared.sum()]
+    assert min(traces["kept"].y) > 0 and min(traces["dropped"].y) > 0
     assert len(traces["qq_kept"].x) < len(traces["qq"].x)
     assert view.candidates == int((gaussian >= view.threshold).sum()) and view.hit
 
@@ -252,3 +255,20 @@ def test_names_cannot_break_out_of_hover_templates():
     figure = figures.margin_figure([0.0, 0.5], np.array([[60], [200]]), ["a %{x} <b>"], k=50)
     assert "%{x} <b>" not in figure.data[0].hovertemplate
     assert figure.data[0].customdata[0] == "a %{x} &lt;b&gt;"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"k": 50}, {"p": 0.9}, {"k": 50, "p": 0.9}, {"k": 900, "p": 0.5, "order": "joint"}, {}]
+)
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+def test_threshold_and_hit_are_those_of_truncation(gaussian, settings, temperature):
+    rows = [gaussian, torch.where(torch.arange(5003) % 7 == 0, -math.inf, gaussian), gaussian.round()]
+    for row in rows:
+        view = view_of(row, temperature=temperature, margin=0.1, **settings)
+        stats = truncation(row / temperature, settings.get("k"), settings.get("p"), order=view.order, margin=0.1)
+        assert view.hit == bool(stats.hit)
+        assert view.threshold == pytest.approx(float(stats.threshold) * temperature)
+        if stats.threshold > -math.inf:
+            assert view.candidates == int(stats.kept)
+        else:
+            assert view.candidates == int((row > -math.inf).sum())
