@@ -302,36 +302,31 @@ def margin_figure(margins, kept, names: list[str], k: int) -> go.Figure:
         margins: [M] margins. kept: [M, R] entries at or above the threshold. names: R labels. k: Tokens wanted.
     """
     figure = go.Figure(layout=theme.layout(420))
-    counts = np.maximum(np.asarray(kept, dtype=float), 0.8)
+    margins, counts = np.asarray(margins, dtype=float), np.maximum(np.asarray(kept, dtype=float), 0.8)
+    heights = spread(np.log10(counts[-1]), 0.14)
     for row, name in enumerate(names):
         style = {"color": theme.GREEN if counts[0, row] >= k else theme.VERMILLION, "width": 2}
         hover = "%{customdata}<br>margin %{x:.2f}: %{y:,} candidates<extra></extra>"
-        label = [escape(name, 60)] * len(counts)
-        figure.add_scatter(
-            x=np.asarray(margins), y=counts[:, row], name=name, line=style, customdata=label, hovertemplate=hover
-        )
-        figure.add_annotation(
-            x=float(margins[-1]),
-            y=float(np.log10(counts[-1, row])),
-            text=escape(name, 40),
-            showarrow=False,
-            xanchor="left",
-            xshift=6,
-        )
-    figure.add_scatter(
-        x=[0, float(margins[-1])], y=[k, k], name="k", line={"color": theme.BLUE, "width": 2, "dash": "dash"}
-    )
-    figure.add_annotation(
-        x=0,
-        y=float(np.log10(k)),
-        text=f"k = {k}: below it the k-th token is lost",
-        yshift=-12,
-        showarrow=False,
-        xanchor="left",
-    )
+        texts = {"customdata": [escape(name, 60)] * len(margins), "hovertemplate": hover}
+        figure.add_scatter(x=margins, y=counts[:, row], name=name, mode="lines", line=style, **texts)
+        place = {"x": margins[-1], "y": heights[row], "xanchor": "left", "xshift": 6}
+        figure.add_annotation(text=escape(name, 40), showarrow=False, **place)
+    wanted = {"color": theme.BLUE, "width": 2, "dash": "dash"}
+    figure.add_scatter(x=margins[[0, -1]], y=[k, k], name="k", mode="lines", line=wanted, hoverinfo="skip")
+    below = {"x": margins[-1], "y": np.log10(k), "xanchor": "right", "yshift": -12, "showarrow": False}
+    figure.add_annotation(text=f"k = {k}: below this line the k-th token is lost", **below)
     figure.update_layout(
         margin_r=230,
-        xaxis=theme.axis("margin [share of δσ]", range=[0, float(margins[-1])]),
-        yaxis=theme.axis("candidates at or above t", type="log"),
+        xaxis=theme.axis("margin [share of δσ]", range=[margins[0], margins[-1]]),
+        yaxis=theme.axis("candidates at or above t", type="log", dtick=1),
     )
     return figure
+
+
+def spread(heights: np.ndarray, gap: float) -> np.ndarray:
+    """Move labels up until each stands at least `gap` above the next lower one."""
+    order = np.argsort(heights, kind="stable")
+    placed = np.array(heights, dtype=float)
+    for lower, upper in zip(order, order[1:], strict=False):
+        placed[upper] = max(placed[upper], placed[lower] + gap)
+    return placed

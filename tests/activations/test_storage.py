@@ -232,3 +232,23 @@ def test_hostile_heads_are_refused(bf16, tmp_path, name):
     rewrite(path, HOSTILE_HEADS[name])
     with pytest.raises(ValueError, match=r"c\.safetensors"):
         load_capture(path)
+
+
+def test_plain_logits_of_a_file_that_is_no_capture(tmp_path):
+    from safetensors.torch import save_file
+
+    from activations import storage
+
+    rows = torch.randn(2, 7)
+    save_file({"logits": rows, "other": torch.zeros(1)}, tmp_path / "named.safetensors")
+    save_file({"scores": rows}, tmp_path / "only.safetensors")
+    save_file({"a": rows, "b": rows.clone()}, tmp_path / "two.safetensors")
+    for name in ("named", "only"):
+        path = tmp_path / f"{name}.safetensors"
+        assert not storage.is_capture(path) and torch.equal(storage.load_logits(path), rows)
+    with pytest.raises(ValueError, match="name one of them 'logits'"):
+        storage.load_logits(tmp_path / "two.safetensors")
+    (tmp_path / "broken.safetensors").write_bytes(b"\x00" * 40)
+    for read in (storage.is_capture, storage.load_logits):
+        with pytest.raises(ValueError, match="not a whole safetensors file"):
+            read(tmp_path / "broken.safetensors")

@@ -50,9 +50,7 @@ def test_run_all_ends_quietly_with_a_figure(lesson):
     assert lesson.console_errors == []
     assert lesson.outgoing == []
     assert lesson.error == ""
-    assert (
-        lesson.first_figure_s < 60
-    )  # at rest 20 s: benchmarks/panel_latency.py --check
+    assert lesson.first_figure_s < 60  # at rest 20 s: benchmarks/panel_latency.py --check
     assert f"of {V:,} tokens kept" in lesson.summary
     assert {"kept", "dropped", "normal", "cut", "before", "after"} <= {trace["name"] for trace in lesson.plot_data()}
     drawn = sum(lesson.trace("dropped")["y"]) + sum(lesson.trace("kept")["y"])

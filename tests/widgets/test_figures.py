@@ -272,3 +272,8 @@ def test_threshold_and_hit_are_those_of_truncation(gaussian, settings, temperatu
             assert view.candidates == int(stats.kept)
         else:
             assert view.candidates == int((row > -math.inf).sum())
+
+
+def test_labels_that_would_overlap_are_spread():
+    placed = figures.spread(np.array([1.0, 3.0, 1.05, 1.0]), 0.2)
+    assert placed.tolist() == pytest.approx([1.0, 3.0, 1.4, 1.2])
