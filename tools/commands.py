@@ -1,6 +1,7 @@
 """The commands of dev.py."""
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -73,6 +74,7 @@ def parser():
 
 def lab(options):
     venv = prepared(options)
+    silence_news(venv)
     command = [str(venv.python), "-m", "jupyterlab", *lab_flags(), *options.extra]
     env = environ(**({"QP_MODEL": options.model} if options.model else {}))
     say(f"→ starting JupyterLab; it opens {START} (Ctrl-C twice ends it)")
@@ -80,6 +82,17 @@ def lab(options):
         return subprocess.call(command, cwd=ROOT, env=env)
     os.chdir(ROOT)
     os.execve(command[0], command, env)
+
+
+def silence_news(venv):
+    """Set the default of ./.venv so that JupyterLab does not ask whether it may fetch news: that box covers the lesson.
+
+    What a user has chosen in JupyterLab's settings still counts.
+    """
+    folder = venv.path / "share" / "jupyter" / "lab" / "settings"
+    folder.mkdir(parents=True, exist_ok=True)
+    quiet_news = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+    (folder / "overrides.json").write_text(json.dumps(quiet_news), "utf-8")
 
 
 def lab_flags():
@@ -93,7 +106,7 @@ def lab_flags():
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         flags.append("--allow-root")
     if is_headless():
-        say("! no display here: open the address that JupyterLab prints (from afar: ssh -L 8888:localhost:8888 <host>)")
+        say("! no display here: open the address that JupyterLab prints (from afar: ssh -L PORT:localhost:PORT <host>)")
         flags.append("--no-browser")
     return flags
 

@@ -259,14 +259,13 @@ def caption_text(view: LogitView) -> str:
 def headings(view: LogitView) -> list[str]:
     """What each of the three parts says above it."""
     m = view.facts.moments
-    tie = f" · tie at the cut: {view.ties_kept:,} of {view.ties:,} kept (=)" if view.ties > view.ties_kept else ""
     outside = ""
     hist = view.facts.histogram
     if hist is not None and hist.outside:
         outside = f" · {hist.outside:,} outside"
     return [
-        f"<b>Next token</b>, before ▭ and after <span style='color:{theme.GREEN}'>■</span> the cut{tie}",
-        f"<b>All logits</b> against N(μ = {number(m.mean)}, σ = {number(m.std)}){outside}",
+        f"<b>Next token</b> ▭ before <span style='color:{theme.GREEN}'>■</span> after",
+        f"<b>All logits</b> and N(μ {number(m.mean)}, σ {number(m.std)}){outside}",
         f"<b>QQ</b>: skew {m.skew:+.2f}, excess kurtosis {m.excess_kurtosis:+.2f}",
     ]
 

@@ -6,12 +6,23 @@ one job at a time. A job is `fn(job)`; a long one calls `job.progress(done, tota
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import torch
+
+_alive: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End the workers before the interpreter does: a thread inside torch at that moment aborts the process."""
+    for worker in list(_alive):
+        worker.close()
 
 
 class Cancelled(Exception):
@@ -78,6 +89,7 @@ class Worker:
         # at the usual 5 ms, handing the interpreter over between them takes longer than the step.
         sys.setswitchinterval(min(sys.getswitchinterval(), 5e-4))
         self._thread = threading.Thread(target=self._run, name="qp-panel", daemon=True)
+        _alive.add(self)
         self._thread.start()
 
     def submit(self, kind: str, fn: Callable[[Job], None], delay_s: float = 0.0) -> None:

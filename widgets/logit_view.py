@@ -264,6 +264,8 @@ def sentence(view: LogitView) -> str:
     rule = f"{k}, {p}, T = {view.temperature:g}" if view.temperature else "T = 0 (greedy)"
     kept = f"{view.kept:,} of {len(view.facts.row):,} tokens kept, {percent(view.mass)} of the mass"
     caught = "hit" if view.hit else "miss"
+    if view.ties > view.ties_kept:
+        kept += f" · tie at the cut (=): {view.ties_kept:,} of {view.ties:,} kept"
     return f"{rule}: {kept} · threshold t lets {view.candidates:,} candidates through ({caught})"
 
 

@@ -8,7 +8,7 @@ import torch
 
 from qp_kernels.qrita import truncation
 from widgets import figures
-from widgets.logit_view import BAR_ROWS, RowFacts, bar_ranks, histogram, look, mantissa_bits, row_order
+from widgets.logit_view import BAR_ROWS, RowFacts, bar_ranks, histogram, look, mantissa_bits, row_order, sentence
 from widgets.painting import Painter
 from widgets.text import escape, percent
 
@@ -192,7 +192,7 @@ def test_ties_at_the_cut_are_marked():
     view = view_of([1.0, 1.0, 1.0, 2.0], k=2)
     _, ticks = figures.bar_traces(view, {}, log=False)
     assert [t.endswith(" =") for t in ticks["ticktext"]] == [False, True, True, True]
-    assert "tie at the cut: 1 of 3 kept" in figures.headings(view)[0]
+    assert "tie at the cut (=): 1 of 3 kept" in sentence(view)
 
 
 def test_drawn_samples_are_shares():

@@ -203,3 +203,16 @@ def test_describe_names_the_type_when_the_message_alone_says_little():
     assert describe(KeyError("logits")) == "KeyError: 'logits'"
     assert describe(ValueError("")) == "ValueError"
     assert describe(ValueError("too\n many")) == "too many"
+
+
+def test_a_script_that_ends_while_a_panel_works_ends_quietly():
+    import subprocess
+    import sys
+
+    code = (
+        "import torch\nfrom widgets import LogitExplorer\n"
+        "panel = LogitExplorer(torch.randn(3, 262144))\n"
+        "panel.submit('warm', lambda job: [torch.randn(500, 500) @ torch.randn(500, 500) for _ in range(200)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "terminate" not in done.stderr, done.stderr
