@@ -184,7 +184,7 @@ def test_bell_curve_lesson_in_dark(lab):
     lab.run_all(timeout_s=90)
     wait_until_drawn(lab)
     with lab.expect_change("dropped", "normal", "qq"):
-        lab.press("position", "ArrowLeft")
+        lab.press("position", "ArrowRight")
     assert lab.contrast_offenders() == []
     assert lab.clipped_texts() == []
     assert lab.error == ""
