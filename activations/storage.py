@@ -149,41 +149,39 @@ def load_logits(path: str | Path) -> torch.Tensor:
     Raises:
         ValueError: the file is damaged or holds several tensors, none of them called "logits".
     """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            if "logits" not in names and len(names) != 1:
-                raise ValueError(f"{path} holds the tensors {names}; name one of them 'logits'")
-            return file.get_tensor("logits" if "logits" in names else names[0])
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
+    with _opened(path) as file:
+        names = list(file.keys())
+        if "logits" not in names and len(names) != 1:
+            raise ValueError(f"{path} holds the tensors {names}; name one of them 'logits'")
+        return file.get_tensor("logits" if "logits" in names else names[0])
 
 
 def is_capture(path: str | Path) -> bool:
     """Whether a whole safetensors file says that it is a capture, of whatever schema version."""
+    with _opened(path) as file:
+        return "schema" in (file.metadata() or {})
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path):
+    """A safetensors file; ValueError when it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            return "schema" in (file.metadata() or {})
+            yield file
     except SafetensorError as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
 
 
 def _read(path: Path) -> tuple[dict, dict]:
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, framework="pt") as file:
+        with _opened(path) as file:
             metadata = file.metadata() or {}
             if (schema := metadata.get("schema")) != SCHEMA:
                 raise ValueError(f"{path} has the schema {schema!r}; this version reads {SCHEMA!r}")
             content = json.loads(metadata.get("content", ""))
             return {name: file.get_tensor(name) for name in file.keys()}, content  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} has unreadable metadata: {error}") from error
 

@@ -70,17 +70,23 @@ def test_error_is_told_and_raised_once(worker, told):
     assert told[-1] == ("draw", "idle", "")
 
 
-def test_cancel_stops_a_long_job_and_drops_what_waits(worker, told):
-    started, ran = threading.Event(), []
+def start_long_capture(worker, what):
+    """A capture that tells its progress for ten seconds; returns once it runs."""
+    started = threading.Event()
 
     def long(job):
         for i in range(10_000):
-            job.progress(i, 10_000, "counting")
+            job.progress(i, 10_000, what)
             started.set()
             time.sleep(0.001)
 
     worker.submit("capture", long)
     assert started.wait(5)
+
+
+def test_cancel_stops_a_long_job_and_drops_what_waits(worker, told):
+    ran = []
+    start_long_capture(worker, "counting")
     worker.submit("draw", lambda job: ran.append(1))
     worker.cancel()
     worker.wait(5)
@@ -120,16 +126,8 @@ def test_errors_are_kept_by_kind(worker):
 
 
 def test_a_newer_request_cancels_a_running_one_of_its_kind(worker, told):
-    started, ran = threading.Event(), []
-
-    def long(job):
-        for i in range(10_000):
-            job.progress(i, 10_000, "old text")
-            started.set()
-            time.sleep(0.001)
-
-    worker.submit("capture", long)
-    assert started.wait(5)
+    ran = []
+    start_long_capture(worker, "old text")
     worker.submit("capture", lambda job: ran.append("new text"))
     worker.wait(5)
     assert ran == ["new text"]
