@@ -6,24 +6,15 @@ functions return `{trace name: properties}` for one view, so that the first pict
 
 from __future__ import annotations
 
-import html
+import functools
 
 import numpy as np
 import plotly.graph_objects as go
 
-from widgets import theme
-from widgets.logit_view import BAR_ROWS, Bar, LogitView, RowFacts, sentence
+from widgets import histograms, theme
+from widgets.logit_view import BAR_ROWS, Bar, LogitView, RowFacts
 from widgets.text import escape, number, percent
 
-HEADROOM = 40  # the histogram's axis ends at this multiple of the highest bar; the labels of the lines stand there
-# Each line ends just above its own label, so that none runs through the label of another.
-LABEL_LEVEL = {"cut": 24, "threshold": 10, "min_p": 4.2, "top_n_sigma": 1.8}
-SIDE = {
-    "cut": 0.8,
-    "threshold": 0.4,
-    "min_p": 0.4,
-    "top_n_sigma": 0.4,
-}  # beyond this share of the axis the label stands left
 DRAW_SCALE_FLOOR = 1e-6  # left end of the logarithmic probability axis
 
 
@@ -66,8 +57,8 @@ def logit_figure() -> go.Figure:
             "hoverinfo": "skip",
             **upper,
         },
-        {**_HISTOGRAM, "name": "dropped", "marker": {"color": theme.GREY}, **upper},
-        {**_HISTOGRAM, "name": "kept", "marker": {"color": theme.GREEN}, **upper},
+        {**histograms.BARS, "name": "dropped", "marker": {"color": theme.GREY}, **upper},
+        {**histograms.BARS, "name": "kept", "marker": {"color": theme.GREEN}, **upper},
         {**line, "name": "normal", "line": {"color": theme.BLUE, "width": 2}, "hoverinfo": "skip", **upper},
         {**mark, "name": "threshold", "line": {"color": theme.PURPLE, "width": 2, "dash": "dash"}},
         {**mark, "name": "min_p", "line": {"color": theme.ORANGE, "width": 2, "dash": "dot"}},
@@ -89,7 +80,6 @@ def logit_figure() -> go.Figure:
 
 _BAR_HOVER = "%{customdata}<extra></extra>"
 _QQ_HOVER = "normal %{x:.2f} σ, row %{y:.2f} σ<extra></extra>"
-_HISTOGRAM = {"type": "bar", "hovertemplate": "logit %{x:.2f}: %{y} tokens<extra></extra>"}
 
 
 def _logit_layout() -> dict:
@@ -137,12 +127,7 @@ def logit_properties(view: LogitView, drawn: dict[int, int], log: bool) -> tuple
 
 def row_traces(facts: RowFacts) -> dict[str, dict]:
     """The normal curve and the QQ view, which only a new row changes."""
-    hist, m = facts.histogram, facts.moments
-    normal = {"x": [], "y": []}
-    if hist is not None and m.std > 0:
-        x = np.linspace(m.mean - 5 * m.std, m.mean + 5 * m.std, 121)
-        density = np.exp(-0.5 * ((x - m.mean) / m.std) ** 2) / (m.std * np.sqrt(2 * np.pi))
-        normal = {"x": x, "y": facts.normal_count * hist.width * density}
+    normal = histograms.normal_curve(facts.histogram, facts.moments.mean, facts.moments.std, facts.normal_count)
     theory, scaled = _qq(facts)
     return {"normal": normal, "qq": {"x": theory, "y": scaled}, "qq_line": {"x": [-5, 5], "y": [-5, 5]}}
 
@@ -156,43 +141,25 @@ def _qq(facts: RowFacts) -> tuple[np.ndarray, np.ndarray]:
 def cut_traces(view: LogitView) -> dict[str, dict]:
     """The parts that k, p, T and the rivals change, bars apart."""
     facts, hist = view.facts, view.facts.histogram
-    out = {"kept": {"x": [], "y": []}, "dropped": {"x": [], "y": []}}
-    height = float(facts.eligible)
-    if hist is not None:
-        kept = hist.prefix_counts(max(0, view.kept - facts.infinite))
-        dropped = hist.counts - kept
-        # Empty bins are left out: a bar without height costs the browser as much as any other.
-        stays, goes = kept > 0, dropped > 0
-        out["kept"] = {"x": hist.centres[stays], "width": hist.width, "y": kept[stays]}
-        out["dropped"] = {"x": hist.centres[goes], "width": hist.width, "y": dropped[goes], "base": kept[goes]}
-        height = float(hist.counts.max())
-    out["cut"] = _mark(view.cut, height, "cut", f"cut: {view.kept:,} kept", view)
-    out["threshold"] = _mark(view.threshold, height, "threshold", f"t: {view.candidates:,} candidates", view)
+    out = histograms.split_bars(hist, view.kept - facts.infinite)
+    height = float(facts.eligible) if hist is None else float(hist.counts.max())
+    mark = functools.partial(histograms.mark, hist=hist, height=height)
+    out["cut"] = mark("cut", view.cut, f"cut: {view.kept:,} kept")
+    out["threshold"] = mark("threshold", view.threshold, f"t: {view.candidates:,} candidates")
     for name, title in (("min_p", "min-p"), ("top_n_sigma", "top-nσ")):
         rival = view.rivals.get(name)
         words = f"{title}: {rival[2]:,} kept" if rival else ""
-        out[name] = _mark(rival[1] if rival else np.nan, height, name, words, view)
+        out[name] = mark(name, rival[1] if rival else np.nan, words)
     right = hist.range[1] if hist is not None else view.cut
     band = [view.cut, right, right, view.cut] if np.isfinite(view.cut) else []
-    out["kept_region"] = {"x": band, "y": [0.5, 0.5, height * HEADROOM, height * HEADROOM][: len(band)]}
+    out["kept_region"] = {
+        "x": band,
+        "y": [0.5, 0.5, height * histograms.HEADROOM, height * histograms.HEADROOM][: len(band)],
+    }
     theory, scaled = _qq(facts)
     above = facts.qq[2] >= view.cut
     out["qq_kept"] = {"x": theory[above], "y": scaled[above]}
     return out
-
-
-def _mark(x: float, height: float, name: str, text: str, view: LogitView) -> dict:
-    """A vertical line whose label stands above the bars, on the side with room."""
-    if not np.isfinite(x):
-        return {"x": [], "y": [], "text": []}
-    low, high = view.facts.histogram.range
-    return {
-        "x": [x, x, x],
-        "y": [0.5, height * LABEL_LEVEL[name], height * LABEL_LEVEL[name] * 1.5],
-        "text": ["", f" {text} ", ""],
-        "textposition": "middle left" if x > low + SIDE[name] * (high - low) else "middle right",
-        "hovertemplate": f"{text}, logit {x:.3f}<extra></extra>",
-    }
 
 
 def bar_traces(view: LogitView, drawn: dict[int, int], log: bool) -> tuple[dict[str, dict], dict]:
@@ -251,11 +218,6 @@ def _cut_rank(view: LogitView, floor: float) -> dict:
     return {"x": [floor, 1.3], "y": [last + 0.5, last + 0.5]}
 
 
-def caption_text(view: LogitView) -> str:
-    """The line under an exported figure."""
-    return html.escape(sentence(view))
-
-
 def headings(view: LogitView) -> list[str]:
     """What each of the three parts says above it."""
     m = view.facts.moments
@@ -274,7 +236,7 @@ def logit_axes(view: LogitView, log: bool) -> dict:
     """Axis settings that follow the row and the scale, by path."""
     hist = view.facts.histogram
     top = float(hist.counts.max()) if hist is not None else 1.0
-    axes = {"yaxis2.range": [np.log10(0.5), np.log10(max(top, 1) * HEADROOM)]}
+    axes = {"yaxis2.range": [np.log10(0.5), np.log10(max(top, 1) * histograms.HEADROOM)]}
     if hist is not None:
         axes["xaxis2.range"] = list(hist.range)
     if log:

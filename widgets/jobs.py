@@ -1,12 +1,15 @@
 """One background worker for a panel: the latest request wins, progress is told, no error is lost.
 
 Widget callbacks run on JupyterLab's message threads, so they only submit; everything that computes or draws runs here,
-one job at a time. A job is `fn(job)`; a long one calls `job.progress(done, total, what)`, which raises `Cancelled`.
+one job at a time. A job is `fn(job)`; a long one calls `job.progress(done, total, what)`, which raises `Cancelled`, and
+may be a generator: at each `yield` it lets more urgent requests pass.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
+import inspect
 import sys
 import threading
 import time
@@ -59,6 +62,7 @@ class Worker:
 
     The kind `limited` runs at most `updates_per_s` times a second: the first request of a burst at once, later ones
     replace each other and run at that rate, the last always runs. A new request cancels a running job of its kind.
+    Where a job is a generator, requests of kinds before its own run between its steps.
 
     Args:
         kinds: Names of the request kinds, urgent first. A waiting request is replaced by a newer one of its kind.
@@ -81,7 +85,8 @@ class Worker:
         self.updates_per_s = updates_per_s
         self._on_state, self._on_end = on_state, on_end
         self._waiting: dict[str, tuple[float, Callable[[Job], None]]] = {}
-        self._running: Job | None = None
+        self._jobs: list[Job] = []  # what runs; the last one between the steps of those before it
+        self._last_limited = 0.0
         self._errors: dict[str, BaseException] = {}
         self._closed = False
         self._wake = threading.Condition()
@@ -101,17 +106,15 @@ class Worker:
                 raise ValueError(f"kind must be one of {self.kinds}, got {kind!r}")
             self._waiting[kind] = (time.monotonic() + delay_s, fn)
             self._errors.pop(kind, None)
-            if self._running is not None and self._running.kind == kind:
-                self._running.cancel()
+            for job in self._jobs:
+                if job.kind == kind:
+                    job.cancel()
             self._wake.notify_all()
 
     def cancel(self) -> None:
         """Stop the running job at its next progress call and drop what waits."""
         with self._wake:
-            self._waiting.clear()
-            if self._running is not None:
-                self._running.cancel()
-            self._wake.notify_all()
+            self._stop_all()
 
     def wait(self, timeout_s: float) -> None:
         """Block until nothing but background work runs or waits. Raises TimeoutError, or the error of a last job."""
@@ -129,10 +132,7 @@ class Worker:
         """End the thread; requests that wait are dropped."""
         with self._wake:
             self._closed = True
-            self._waiting.clear()
-            if self._running is not None:
-                self._running.cancel()
-            self._wake.notify_all()
+            self._stop_all()
         if not self.is_current:
             self._thread.join(timeout_s)
 
@@ -145,47 +145,65 @@ class Worker:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
+    def _stop_all(self) -> None:
+        self._waiting.clear()
+        for job in self._jobs:
+            job.cancel()
+        self._wake.notify_all()
+
     def _is_done(self) -> bool:
-        busy = self._running is not None and self._running.kind != self.background
+        busy = any(job.kind != self.background for job in self._jobs)
         return not busy and not set(self._waiting) - {self.background}
 
-    def _take(self, last_limited: float) -> Callable[[Job], None] | None:
-        """Wait for the next request that is due and make it the running job. None when closed."""
+    def _take(self, before: str | None = None) -> Callable[[Job], None] | None:
+        """Make the next request that is due the running job; None when closed.
+
+        Waits for one. With `before` only a request that is more urgent than that kind counts, and None says that none
+        is due now.
+        """
+        kinds = self.kinds if before is None else self.kinds[: self.kinds.index(before)]
         with self._wake:
             while not self._closed:
                 now, pause = time.monotonic(), None
-                for kind in self.kinds:
+                for kind in kinds:
                     if kind not in self._waiting:
                         continue
                     due, fn = self._waiting[kind]
                     if kind == self.limited:
-                        due = max(due, last_limited + 1.0 / self.updates_per_s)
+                        due = max(due, self._last_limited + 1.0 / self.updates_per_s)
                     if due <= now:
                         del self._waiting[kind]
-                        self._running = Job(
-                            kind, lambda done, total, what, kind=kind: self._busy(kind, done, total, what)
-                        )
+                        self._jobs.append(Job(kind, functools.partial(self._busy, kind)))
                         return fn
                     pause = min(due - now, pause or due - now)
+                if before is not None:
+                    return None
                 self._wake.wait(pause)
             return None
 
     def _run(self) -> None:
-        last_limited = 0.0
-        while (fn := self._take(last_limited)) is not None:
-            if self._running.kind == self.limited:
-                last_limited = time.monotonic()
-            state, text, error = "idle", "", None
-            try:
-                with torch.inference_mode():  # grad mode is per thread: a cell's setting does not hold here
-                    fn(self._running)
-            except Cancelled as stopped:
-                state, text = "cancelled", str(stopped)
-            except Exception as failure:
-                state, text, error = "error", describe(failure), failure
+        while (fn := self._take()) is not None:
+            self._work(fn)
             del fn
-            self._finish(self._running.kind, state, text, error)
         self._on_end()
+
+    def _work(self, fn: Callable[[Job], None]) -> None:
+        """Run the newest of the running jobs to its end."""
+        job = self._jobs[-1]
+        if job.kind == self.limited:
+            self._last_limited = time.monotonic()
+        state, text, error = "idle", "", None
+        try:
+            with torch.inference_mode():  # grad mode is per thread: a cell's setting does not hold here
+                steps = fn(job)
+                for _ in steps if inspect.isgenerator(steps) else ():
+                    while (urgent := self._take(before=job.kind)) is not None:
+                        self._work(urgent)
+        except Cancelled as stopped:
+            state, text = "cancelled", str(stopped)
+        except Exception as failure:
+            state, text, error = "error", describe(failure), failure
+        self._finish(job.kind, state, text, error)
 
     def _finish(self, kind: str, state: str, text: str, error: BaseException | None) -> None:
         with self._wake:
@@ -196,7 +214,7 @@ class Worker:
         except Exception as failure:  # a status line that can't be shown must not end the worker
             error = error or failure
         with self._wake:
-            self._running = None
+            self._jobs.pop()
             if error is not None and kind not in self._waiting:
                 self._errors[kind] = error
             self._wake.notify_all()

@@ -15,64 +15,10 @@ from qp_kernels.metrics import Moments, moments, quantile_pairs
 from qp_kernels.qrita import checks, select
 from qp_kernels.qrita import threshold as qrita_threshold
 from qp_kernels.qrita.rivals import min_p_threshold, top_n_sigma_threshold
+from widgets.histograms import histogram
 from widgets.text import percent
 
-BINS = 110
 BAR_ROWS = 16
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Bins of equal width over the bulk of a row.
-
-    Attributes:
-        left: [M] left edges [logit]. width: Of a bin [logit].
-        at_least: [M + 1] finite entries at or above each edge. finite: Of all.
-    """
-
-    left: np.ndarray
-    width: float
-    at_least: np.ndarray
-    finite: int
-
-    @property
-    def centres(self) -> np.ndarray:
-        return self.left + self.width / 2
-
-    @property
-    def range(self) -> tuple[float, float]:
-        pad = 2 * self.width
-        return float(self.left[0] - pad), float(self.left[-1] + self.width + pad)
-
-    @property
-    def counts(self) -> np.ndarray:
-        """[M] entries in each bin."""
-        return self.prefix_counts(self.finite)
-
-    @property
-    def outside(self) -> int:
-        """Entries beyond either end, which would have stretched the axis."""
-        return self.finite - int(self.at_least[0] - self.at_least[-1])
-
-    def prefix_counts(self, kept: int) -> np.ndarray:
-        """[M] how many of the `kept` largest finite entries fall into each bin."""
-        inside = np.minimum(self.at_least, kept)
-        return inside[:-1] - inside[1:]
-
-
-def histogram(descending: np.ndarray, mantissa_bits: int = 23) -> Histogram:
-    """Bins of a sorted finite row; of 16-bit rows (`mantissa_bits` 7 or 10) whole steps, none empty by rounding."""
-    last = len(descending) - 1
-    top, upper, lower, bottom = (float(descending[round(share * last)]) for share in (0, 0.25, 0.75, 1))
-    spread = upper - lower
-    high = min(top, upper + 20 * spread) if spread else top
-    low = max(bottom, lower - 8 * spread) if spread else bottom
-    largest = max(abs(high), abs(low))
-    step = 2.0 ** (math.frexp(largest)[1] - 1 - mantissa_bits) if largest else 1.0
-    width = max(math.ceil((high - low) / BINS / step) * step, step, 1e-6)
-    edges = np.arange(math.floor(low / width), math.floor(high / width) + 2) * width
-    at_least = np.searchsorted(-descending, (-edges).astype(np.float32), side="right")
-    return Histogram(edges[:-1], width, at_least, len(descending))
 
 
 def row_order(row: np.ndarray) -> np.ndarray:
@@ -275,11 +221,3 @@ def fate(view: LogitView, token: int) -> str:
     if not len(found):
         return "never eligible"
     return f"rank {found[0] + 1:,}, {'kept' if found[0] < view.kept else 'dropped'}"
-
-
-def mantissa_bits(row: torch.Tensor) -> int:
-    """23, 10 or 7: the coarsest float type that holds every value of the row."""
-    for dtype, bits in ((torch.bfloat16, 7), (torch.float16, 10)):
-        if torch.equal(torch.nan_to_num(row.to(dtype).float()), torch.nan_to_num(row)):
-            return bits
-    return 23

@@ -8,7 +8,8 @@ import torch
 
 from qp_kernels.qrita import truncation
 from widgets import figures
-from widgets.logit_view import BAR_ROWS, RowFacts, bar_ranks, histogram, look, mantissa_bits, row_order, sentence
+from widgets.histograms import histogram, mantissa_bits
+from widgets.logit_view import BAR_ROWS, RowFacts, bar_ranks, look, row_order, sentence
 from widgets.painting import Painter
 from widgets.text import escape, percent
 
@@ -101,7 +102,7 @@ def test_infinite_logits_share_the_mass():
 
 def paint(view):
     figure = figures.logit_figure()
-    Painter(figure).paint(view, {}, False)
+    Painter(figure).paint(figures.logit_properties(view, {}, False))
     return {trace.name: trace for trace in figure.data}
 
 
@@ -241,7 +242,7 @@ def test_only_what_changed_is_sent(gaussian):
 
     def paint_with(k):
         before = {trace.name: trace.to_plotly_json() for trace in figure.data}
-        painter.paint(look(facts, names, k=k, p=1.0, temperature=1.0), {}, False)
+        painter.paint(figures.logit_properties(look(facts, names, k=k, p=1.0, temperature=1.0), {}, False))
         after = {trace.name: trace.to_plotly_json() for trace in figure.data}
         return {name for name in after if str(before[name]) != str(after[name])}
 

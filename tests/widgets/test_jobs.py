@@ -214,3 +214,77 @@ def test_a_script_that_ends_while_a_panel_works_ends_quietly():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "terminate" not in done.stderr, done.stderr
+
+
+def stepping(worker, ran, more=lambda i: None):
+    """Submit a job of five steps; `more(i)` runs in each."""
+
+    def steps(job):
+        for i in range(5):
+            job.progress(i, 5, "steps")
+            more(i)
+            ran.append(i)
+            yield
+
+    worker.submit("warm", steps)
+
+
+def test_urgent_requests_run_between_the_steps_of_a_job(worker):
+    ran = []
+    stepping(worker, ran, lambda i: worker.submit("draw", lambda job: ran.append("draw")) if i == 2 else None)
+    worker.submit("capture", lambda job: None)
+    deadline = time.monotonic() + 5
+    while 4 not in ran and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ran == [0, 1, 2, "draw", 3, 4]
+
+
+def test_wait_and_cancel_reach_a_job_that_lets_others_pass(told):
+    worker, ran, gate = Worker(("draw", "scan"), lambda *what: told.append(what), "draw"), [], threading.Event()
+
+    def steps(job):
+        for i in range(1000):
+            job.progress(i, 1000, "scan")
+            ran.append(i)
+            gate.wait(0.005)
+            yield
+
+    worker.submit("scan", steps)
+    while not ran:
+        time.sleep(0.001)
+    with pytest.raises(TimeoutError):
+        worker.wait(0.05)
+    worker.submit("draw", lambda job: worker.cancel())
+    worker.wait(5)
+    worker.close()
+    assert 0 < len(ran) < 1000 and ("scan", "cancelled", "scan") in told
+
+
+def test_a_newer_request_ends_a_job_that_lets_others_pass(told):
+    worker, ran, gate = Worker(("draw", "scan"), lambda *what: told.append(what), "draw"), [], threading.Event()
+
+    def steps(name, job):
+        for i in range(3):
+            job.progress(i, 3, name)
+            ran.append(name)
+            gate.wait(0.05)
+            yield
+
+    worker.submit("scan", lambda job: steps("old", job))
+    while not ran:
+        time.sleep(0.001)
+    worker.submit("draw", lambda job: worker.submit("scan", lambda job: steps("new", job)))
+    worker.wait(5)
+    worker.close()
+    assert ran[-3:] == ["new"] * 3 and ran.count("old") < 3
+    assert not any(state == "cancelled" for _, state, _ in told)
+
+
+def test_an_error_in_a_later_step_is_raised_by_wait(worker):
+    def steps(job):
+        yield
+        raise ValueError("the second step failed")
+
+    worker.submit("capture", steps)
+    with pytest.raises(ValueError, match="second step"):
+        worker.wait(5)

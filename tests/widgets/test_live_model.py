@@ -229,7 +229,7 @@ def test_code_reproduces_a_live_view(model, panel):
 def test_cancel_leaves_what_is_shown(panel, monkeypatch):
     import threading
 
-    from widgets.panels import logits
+    from widgets.panels import rows
 
     started = threading.Event()
 
@@ -239,7 +239,7 @@ def test_cancel_leaves_what_is_shown(panel, monkeypatch):
             started.set()
             threading.Event().wait(0.001)
 
-    monkeypatch.setattr(logits, "capture_logits", slow)
+    monkeypatch.setattr(rows, "capture_logits", slow)
     drawn = list(trace(panel, "dropped").y)
     panel.text.value = "never shown"
     assert started.wait(10)

@@ -38,6 +38,7 @@ class Panel(w.VBox):
         replace_earlier_run(self)
         self._lock = threading.Lock()
         self._status_of = ""
+        self._busy: set[str] = set()  # kinds of work that have told progress and run on
         self.figure = live(figure)
         self._summary_view = w.HTML(layout=w.Layout(margin="0"))
         self._summary_view.add_class("qp-summary")
@@ -131,7 +132,8 @@ class Panel(w.VBox):
             self._status_of, self.status = "", ""
 
     def _on_state(self, kind: str, state: str, text: str) -> None:
-        self._cancel_button.layout.display = "" if state == "busy" else "none"
+        (self._busy.add if state == "busy" else self._busy.discard)(kind)
+        self._cancel_button.layout.display = "" if self._busy else "none"
         if state == "error":
             self.show_status(kind, text)
         elif state == "busy":
