@@ -4,6 +4,7 @@
 #   make lab MODEL=none              recorded captures only, no model is fetched
 #   make lab MODEL=<id or folder>    another causal language model
 #   make lab ARGS="--port 9999"      further arguments go to JupyterLab (for `make test`: to pytest)
+#   make test-gpu                    the tests that need a CUDA device; make fuzz-gpu: two million random rows on it
 #   make doctor                      what works here, what does not and why
 #   make help                        every target
 #
@@ -14,13 +15,13 @@ RUN := $(shell for p in "$(PYTHON)" python3 python3.11 python3.12 python3.13 pyt
 	"$$p" -c "import sys; sys.exit(sys.version_info < (3, 7))" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 DEV = exec "$(or $(RUN),python3)" tools/dev.py
 
-.PHONY: help lab test test-gpu doctor env model bench lint format strip freeze clean
+.PHONY: help lab test test-gpu fuzz-gpu sanitize-gpu doctor env model bench lint format strip freeze clean
 .DEFAULT_GOAL := help
 
 lab:
 	@$(DEV) lab $(if $(PYTHON),--python "$(PYTHON)") $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
-env test test-gpu:
+env test test-gpu fuzz-gpu sanitize-gpu:
 	@$(DEV) $@ $(if $(PYTHON),--python "$(PYTHON)") $(ARGS)
 
 model:

@@ -18,6 +18,7 @@ from steps import ROOT, SetupError, cache_folder, environ, quiet, say, step
 DEFAULT_MODEL = "gemma-3-270m"
 NO_MODEL = "none"
 START = "notebooks/00_tokens_and_cuts.ipynb"
+FUZZER, SANITIZED = "tests/qp_kernels/fuzz.py", "tests/qp_kernels/sanitize.py"
 TERMS = "The default model is Gemma 3 270M; by using it you accept the Gemma Terms of Use: ai.google.dev/gemma/terms"
 
 
@@ -58,6 +59,20 @@ def parser():
     add("lab", lab, "open the start lesson in JupyterLab; other arguments go to it", True, True, True)
     add("test", test, "all checks and tests; other arguments go to pytest", True, passes_on=True)
     add("test-gpu", test_gpu, "the tests that need a CUDA device; other arguments go to pytest", True, passes_on=True)
+    add(
+        "fuzz-gpu",
+        fuzz_gpu,
+        "random rows against the oracle on a CUDA device; other arguments go to it",
+        True,
+        passes_on=True,
+    )
+    add(
+        "sanitize-gpu",
+        sanitize_gpu,
+        "small shapes under compute-sanitizer: memcheck and racecheck",
+        True,
+        passes_on=True,
+    )
     add("doctor", lambda options: doctor.main(), "say what works here, what does not and why")
     add("env", env, "make or update ./.venv", True).add_argument("--extras", default="model,dev")
     add("model", model, "fetch and convert the model", True, True)
@@ -166,11 +181,40 @@ def test(options):
 
 
 def test_gpu(options):
-    venv = environment.ensure(["model", "dev"], options.python)
+    venv = with_card(options, ["model", "dev"])
+    return run_pytest(venv, ["-m", "gpu", *options.extra], QP_TEST_ALL="1")
+
+
+def fuzz_gpu(options):
+    """At least two million rows unless the arguments say otherwise (tests/qp_kernels/fuzz.py --help)."""
+    venv = with_card(options, ["dev"])
+    command = [venv.python, ROOT / FUZZER, "--device", "cuda", "--backend", "triton", *options.extra]
+    return subprocess.call(list(map(str, command)), cwd=ROOT, env=environ())
+
+
+def sanitize_gpu(options):
+    """Both tools, also when the first finds something; the last line says which did."""
+    venv = with_card(options, ["dev"])
+    program = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if program is None:
+        raise SetupError("there is no compute-sanitizer: it comes with NVIDIA's CUDA toolkit.")
+    failed = []
+    for tool in ("memcheck", "racecheck"):
+        say(f"→ compute-sanitizer {tool}")
+        command = [program, "--tool", tool, "--error-exitcode", "1", venv.python, ROOT / SANITIZED, *options.extra]
+        if subprocess.call(list(map(str, command)), cwd=ROOT, env=environ()) != 0:
+            failed.append(tool)
+    say(f"{' and '.join(failed)} found something" if failed else "memcheck and racecheck are clean")
+    return int(bool(failed))
+
+
+def with_card(options, extras):
+    """The environment, on a machine with a card that its torch can use."""
+    venv = environment.ensure(extras, options.python)
     torch = venv.torch()
     if not environment.has_card() or not torch or not torch.cuda:
         raise SetupError("no usable CUDA device here; `make doctor` says why.")
-    return run_pytest(venv, ["-m", "gpu", *options.extra], QP_TEST_ALL="1")
+    return venv
 
 
 def bench(options):

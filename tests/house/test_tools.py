@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 
 import browsers
 import commands
@@ -140,12 +141,45 @@ def test_help_and_wrong_commands(copied_tools):
 def test_every_make_target_is_a_command(root):
     if shutil.which("make") is None:
         pytest.skip("no make here")
-    targets = "lab test test-gpu doctor env model bench lint format strip freeze clean".split()
+    targets = "lab test test-gpu fuzz-gpu sanitize-gpu doctor env model bench lint format strip freeze clean".split()
     done = subprocess.run(["make", "-n", *targets, "MODEL=none", "ARGS=--x"], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0
     for target in targets:
         assert f"tools/dev.py {target}" in done.stdout
     assert 'dev.py lab  --model "none" --x' in done.stdout
+
+
+@pytest.fixture
+def on_a_card(monkeypatch):
+    """What the commands for a card would run there: each call as strings."""
+    calls = []
+    venv = types.SimpleNamespace(python="python", torch=lambda: types.SimpleNamespace(cuda="13"))
+    monkeypatch.setattr(environment, "ensure", lambda extras, python: venv)
+    monkeypatch.setattr(environment, "has_card", lambda: True)
+    monkeypatch.setattr(commands.subprocess, "call", lambda command, **options: calls.append(command) or len(calls) % 2)
+    monkeypatch.setattr(commands.shutil, "which", lambda name, path=None: name)
+    return calls
+
+
+def test_fuzz_gpu_passes_arguments_on_and_what_they_say_counts(on_a_card, root):
+    assert commands.main(["fuzz-gpu", "--rows", "5", "--backend", "torch"]) == 1
+    (command,) = on_a_card
+    assert command[1] == str(root / "tests" / "qp_kernels" / "fuzz.py") and (root / command[1]).exists()
+    assert command[2:] == ["--device", "cuda", "--backend", "triton", "--rows", "5", "--backend", "torch"]
+
+
+def test_sanitize_gpu_runs_both_tools_whatever_the_first_says(on_a_card, root, capsys):
+    assert commands.main(["sanitize-gpu"]) == 1
+    assert [command[2] for command in on_a_card] == ["memcheck", "racecheck"]
+    assert all((root / command[-1]).exists() and "--error-exitcode" in command for command in on_a_card)
+    assert capsys.readouterr().out.endswith("memcheck found something\n")
+
+
+@pytest.mark.parametrize("command", ["test-gpu", "fuzz-gpu", "sanitize-gpu"])
+def test_without_a_card_the_commands_for_one_say_so(on_a_card, monkeypatch, capsys, command):
+    monkeypatch.setattr(environment, "has_card", lambda: False)
+    assert commands.main([command]) == 1
+    assert "no usable CUDA device here" in capsys.readouterr().out and not on_a_card
 
 
 def test_lab_flags(monkeypatch):
