@@ -35,7 +35,7 @@ NUCLEUS_CANDIDATES = 256
 TABLE_SIZE = 200
 # p = 0 keeps one entry, as the least mass does.
 SMALLEST_P = 1e-30
-# Standard deviation of logits that the paper's table for p stands for, read off its fit.
+# Standard deviation of logits that the table for p stands for; the one released with vLLM fits about this.
 TABLE_STD = 2.4
 
 RUNS = {
