@@ -2,5 +2,6 @@
 
 from widgets.panels.base import show
 from widgets.panels.logits import LogitExplorer
+from widgets.panels.truncation import TruncationExplorer
 
-__all__ = ["LogitExplorer", "show"]
+__all__ = ["LogitExplorer", "TruncationExplorer", "show"]

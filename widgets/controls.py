@@ -76,6 +76,7 @@ class GridSlider(w.HBox):
         self._box = box(continuous_update=False, tooltip=f"exact {symbol}", layout=layout)
         super().__init__([self._slider, self._box], layout=w.Layout(align_items="center"))
         self.value = value
+        self._slider.value = self._nearest(self.value)  # also for 0, which is no change of the trait
         self._box.observe(self._from_box, "value")
 
     def _make_slider(self, index: int) -> w.IntSlider:

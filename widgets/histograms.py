@@ -99,13 +99,14 @@ def mark(name: str, x: float, text: str, *, hist: Histogram | None, height: floa
     if hist is None or not np.isfinite(x):
         return {"x": [], "y": [], "text": []}
     low, high = hist.range
-    return {
-        "x": [x, x, x],
-        "y": [0.5, height * LABEL_LEVEL[name], height * LABEL_LEVEL[name] * 1.5],
-        "text": ["", f" {text} ", ""],
-        "textposition": "middle left" if x > low + SIDE[name] * (high - low) else "middle right",
-        "hovertemplate": f"{text}, logit {x:.3f}<extra></extra>",
-    }
+    level, left = height * LABEL_LEVEL[name], x > low + SIDE[name] * (high - low)
+    if not low <= x <= high:  # only its label, at the edge that it is beyond
+        edge, text = (low, f"← {text}") if x < low else (high, f"{text} →")
+        line = {"x": [edge], "y": [level], "text": [f" {text} "]}
+    else:
+        line = {"x": [x, x, x], "y": [0.5, level, level * 1.5], "text": ["", f" {text} ", ""]}
+    where = {"textposition": "middle left" if left else "middle right"}
+    return {**line, **where, "hovertemplate": f"{text}, logit {x:.3f}<extra></extra>"}
 
 
 def mantissa_bits(row: torch.Tensor) -> int:

@@ -60,8 +60,8 @@ class Rows:
         """The text around row `index`; empty where no text is known."""
         return TextWindow()
 
-    def code(self, index: int, logits_dtype: str = "float32") -> list[str]:
-        """Lines of Python that define `logits`, the row `index` as float32 [V]."""
+    def code(self, index: int | list[int] | range, logits_dtype: str = "float32") -> list[str]:
+        """Lines of Python that define `logits`: one row as float32 [V], or several as [R, V]."""
         raise NotImplementedError
 
 
@@ -88,7 +88,7 @@ class TensorRows(Rows):
     def row(self, index: int, logits_dtype: str = "float32") -> torch.Tensor:
         return self._logits[index].float()
 
-    def code(self, index: int, logits_dtype: str = "float32") -> list[str]:
+    def code(self, index: int | list[int] | range, logits_dtype: str = "float32") -> list[str]:
         made = self._code or ["logits = ...  # the logits of this panel"]
         return [*made, f"logits = logits.reshape(-1, logits.shape[-1])[{index}].float()"]
 
@@ -118,7 +118,7 @@ class CaptureRows(Rows):
         rows = [self._row_at.get(place, -1) for place in range(begin, end)]
         return TextWindow(self.capture.tokens[begin:end], rows, position - begin, int(self.capture.next_ids[index]))
 
-    def code(self, index: int, logits_dtype: str = "float32") -> list[str]:
+    def code(self, index: int | list[int] | range, logits_dtype: str = "float32") -> list[str]:
         return [*self._made, f"logits = capture.logits({index}, logits_dtype={logits_dtype!r}).float()"]
 
     def _bounds(self, position: int) -> tuple[int, int]:
@@ -150,7 +150,7 @@ def open_rows(source) -> Rows:
     if isinstance(source, (str, Path)):
         return _open_file(Path(source))
     raise TypeError(
-        "a LogitExplorer opens on a live model, a LogitCapture, logits [V] or [R, V], or a .safetensors, .npy or .npz "
+        "a panel opens on a live model, a LogitCapture, logits [V] or [R, V], or a .safetensors, .npy or .npz "
         f"file; got {type(source).__name__}"
     )
 

@@ -98,3 +98,8 @@ def test_float_slider_takes_numpy_and_whole_numbers():
     slider.value = np.float32(0.5)
     slider.value = 1
     assert slider.value == 1.0 and isinstance(slider.value, float)
+
+
+def test_the_slider_starts_where_the_value_is_also_at_0():
+    slider = GridSlider("shift", "shift", linear_grid(-10, 10, 1), 0.0)
+    assert slider._slider.value == 10

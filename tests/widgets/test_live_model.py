@@ -2,44 +2,17 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from activations import capture_logits, wrap
 from widgets import LogitExplorer
 
-VOCAB, CONTEXT = 300, 64
-
-
-class Letters:
-    """One token a character; ids beyond the alphabet have no name, as in a padded vocabulary."""
-
-    bos_token_id = 1
-
-    def encode(self, text, add_special_tokens=True):
-        return [1] * add_special_tokens + [2 + ord(c) % 250 for c in text]
-
-    def decode(self, ids, **_):
-        return "".join("<bos>" if i == 1 else chr(i - 2) if i >= 2 else "" for i in ids)
-
-    def __len__(self):
-        return 252
+CONTEXT = 64
 
 
 @pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=1,
-        eos_token_id=0,
-    )
-    return wrap(LlamaForCausalLM(config).eval(), Letters(), name="tiny")
+def model(tiny_model):
+    return tiny_model
 
 
 @pytest.fixture
@@ -119,7 +92,7 @@ def test_append_writes_on_with_drawn_tokens(panel):
 
 def test_the_model_s_own_dtype_is_said_and_differs_only_by_rounding(model):
     half = LlamaForCausalLM(model.model.config).to(torch.bfloat16).eval()
-    panel = LogitExplorer(wrap(half, Letters(), name="half"), text="Hello", k=5)
+    panel = LogitExplorer(wrap(half, model.tokenizer, name="half"), text="Hello", k=5)
     try:
         panel.wait(60)
         assert "float32" in panel.caption

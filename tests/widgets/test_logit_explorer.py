@@ -1,5 +1,6 @@
 """LogitExplorer driven as code drives it: traits in, figure data and text out. No browser, no real model."""
 
+import functools
 import math
 import threading
 
@@ -20,18 +21,8 @@ def rows():
 
 
 @pytest.fixture
-def make():
-    panels = []
-
-    def build(*args, **more):
-        panels.append(LogitExplorer(*args, **more))
-        panels[-1].wait(30)
-        return panels[-1]
-
-    yield build
-    for panel in panels:
-        panel.close()
-        assert not panel._worker.alive
+def make(open_panel):
+    return functools.partial(open_panel, LogitExplorer)
 
 
 def trace(panel, name):
@@ -255,13 +246,7 @@ def test_small_vocabularies_open_with_the_defaults(make, vocab):
     assert kept_count(panel) >= 1 and panel.k.value == min(50, vocab)
 
 
-def widgets_alive():
-    import ipywidgets as w
-
-    return len(w.widgets.widget._instances)
-
-
-def test_close_leaves_no_widget_behind(rows):
+def test_close_leaves_no_widget_behind(rows, widgets_alive):
     before = widgets_alive()
     panel = LogitExplorer(rows)
     panel.wait(30)
@@ -308,7 +293,7 @@ def test_large_temperatures_can_be_set_exactly(make, rows):
     assert panel.to_frame()["probability"][0] == pytest.approx(float(weights.max()), rel=1e-6)
 
 
-def test_show_frees_its_figure_when_the_cell_runs_again(monkeypatch):
+def test_show_frees_its_figure_when_the_cell_runs_again(monkeypatch, widgets_alive):
     from widgets import show
     from widgets.panels import base
 

@@ -1,0 +1,83 @@
+"""Panels that are closed after the test, a tiny live model, and looks at what is drawn."""
+
+import pytest
+import torch
+
+
+class Letters:
+    """One token a character; ids beyond the alphabet have no name, as in a padded vocabulary."""
+
+    bos_token_id = 1
+
+    def encode(self, text, add_special_tokens=True):
+        return [1] * add_special_tokens + [2 + ord(c) % 250 for c in text]
+
+    def decode(self, ids, **_):
+        return "".join("<bos>" if i == 1 else chr(i - 2) if i >= 2 else "" for i in ids)
+
+    def __len__(self):
+        return 252
+
+
+@pytest.fixture(scope="session")
+def tiny_model():
+    """A language model of 300 tokens that reads 64."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from activations import wrap
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=1,
+        eos_token_id=0,
+    )
+    return wrap(LlamaForCausalLM(config).eval(), Letters(), name="tiny")
+
+
+@pytest.fixture
+def open_panel():
+    """open_panel(Panel, source, ...) opens a panel, waits until it is drawn, and closes it after the test."""
+    panels = []
+
+    def build(kind, *args, **more):
+        panels.append(kind(*args, **more))
+        panels[-1].wait(60)
+        return panels[-1]
+
+    yield build
+    for panel in panels:
+        panel.close()
+        assert not panel._worker.alive
+
+
+@pytest.fixture(scope="session")
+def trace_of():
+    """trace_of(panel or figure, name): the trace of that name."""
+    return lambda shown, name: next(t for t in getattr(shown, "figure", shown).data if t.name == name)
+
+
+@pytest.fixture(scope="session")
+def run_code():
+    """run_code(panel, name, logits): execute what `panel.code()` says and return that variable."""
+
+    def run(panel, name, logits=None):
+        scope = {"logits_of_test": logits, "torch": torch}
+        exec(panel.code().replace("logits = ...", "logits = logits_of_test"), scope)
+        return scope[name]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def widgets_alive():
+    """widgets_alive(): how many widgets the kernel holds."""
+    import ipywidgets as w
+
+    return lambda: len(w.widgets.widget._instances)
