@@ -33,7 +33,8 @@ class Painter:
 
 def _same(old, new) -> bool:
     if isinstance(new, np.ndarray) or isinstance(old, np.ndarray):
-        return old is not None and np.array_equal(old, new)
+        nan = getattr(new, "dtype", np.dtype(object)).kind == "f"  # a gap in a line is no change
+        return old is not None and np.array_equal(old, new, equal_nan=nan)
     return old == new
 
 

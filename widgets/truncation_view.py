@@ -58,8 +58,10 @@ def open_row(row: int, logits: torch.Tensor, bits: int, known: SortedRows, setti
     limits = {"k": setting or None} if rule.over == "k" else {"p": setting if setting < 1 else None}
     stats = truncation(scaled, **limits, margin=rule.margin, rule=rule.rule, backend=backend)
     kept = len(values)
-    if any(limit is not None and limit < len(logits) for limit in limits.values()):
-        kept = int(select(scaled, **limits, max_candidates=1, backend=backend).count)
+    if rule.over == "k":
+        kept = min(setting or kept, kept)
+    elif setting < 1:
+        kept = int(select(scaled, p=setting, max_candidates=1, backend=backend).count)
     infinite = int(np.searchsorted(-values, -np.inf, side="right"))
     plain = not rule.shift and rule.temperature == 1  # else the values are no longer on the 16-bit grid
     hist = histogram(values[infinite:], bits if plain else 23) if infinite < len(values) else None
