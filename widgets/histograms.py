@@ -102,10 +102,10 @@ def mark(name: str, x: float, text: str, *, hist: Histogram | None, height: floa
     level, left = height * LABEL_LEVEL[name], x > low + SIDE[name] * (high - low)
     if not low <= x <= high:  # only its label, at the edge that it is beyond
         edge, text = (low, f"← {text}") if x < low else (high, f"{text} →")
-        line = {"x": [edge], "y": [level], "text": [f" {text} "]}
+        line = {"x": [edge] * 3, "y": [level] * 3}
     else:
-        line = {"x": [x, x, x], "y": [0.5, level, level * 1.5], "text": ["", f" {text} ", ""]}
-    where = {"textposition": "middle left" if left else "middle right"}
+        line = {"x": [x] * 3, "y": [0.5, level, level * 1.5]}
+    where = {"text": ["", f" {text} ", ""], "textposition": "middle left" if left else "middle right"}
     return {**line, **where, "hovertemplate": f"{text}, logit {x:.3f}<extra></extra>"}
 
 

@@ -18,6 +18,7 @@ SYMBOLS = {"miss": "x", "overflow": "triangle-up", "hit": "circle"}
 SIGNS = {"miss": "▧", "overflow": "▨", "hit": "■"}  # as the hatching of the map runs
 DECADES = {1: "1", 10: "10", 100: "100", 1e3: "1k", 1e4: "10k", 1e5: "100k", 1e6: "1M"}
 SHARES = {share: f"{share:g}" for share in (0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999)}
+STROKES = 50  # across the map; a position has at least one
 INK = "#1a1a1a"  # lines on the map's colours
 SPLIT = 0.6  # where the left half of the figure ends
 
@@ -128,7 +129,7 @@ def map_traces(view: TruncationView) -> dict[str, dict]:
     out = {"map": {"x": x, "y": y, "z": z, "customdata": counts}}
     for name, which, slope in (("miss_hatch", MISS, -1), ("overflow_hatch", OVERFLOW, 1)):
         row, column = np.nonzero(state == which)
-        out[name] = _strokes(x[known][row], y[column], *half, slope)
+        out[name] = _strokes(x[known][row], y[column], *half, slope, max(1, STROKES // len(x)))
     at = float(place(over, view.setting))
     edges = [x[0] - half[0], x[-1] + half[0]]
     out["setting"] = {"x": edges, "y": [at, at]} if np.isfinite(at) else {"x": [], "y": []}
@@ -136,9 +137,11 @@ def map_traces(view: TruncationView) -> dict[str, dict]:
     return out
 
 
-def _strokes(x: np.ndarray, y: np.ndarray, half_x: float, half_y: float, slope: int) -> dict:
-    """One diagonal a cell, all in one line: a shape for each cell would be slow to draw."""
-    none = np.full(len(x), np.nan)
+def _strokes(x: np.ndarray, y: np.ndarray, half_x: float, half_y: float, slope: int, parts: int) -> dict:
+    """Diagonals through cells, `parts` in each, all in one line: a shape for each would be slow to draw."""
+    half_x = half_x / parts
+    x = (x[:, None] + half_x * (2 * np.arange(parts) + 1 - parts)).ravel()
+    y, none = y.repeat(parts), np.full(len(x), np.nan)
     across = np.stack([x - 0.8 * half_x, x + 0.8 * half_x, none], 1).ravel()
     up = np.stack([y - 0.8 * slope * half_y, y + 0.8 * slope * half_y, none], 1).ravel()
     return {"x": across, "y": up}

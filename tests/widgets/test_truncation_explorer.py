@@ -83,9 +83,9 @@ def test_the_map_holds_every_position_and_setting(make, rows, trace_of, over):
         state = np.where(~stats.hit, MISS, np.where(stats.overflow, OVERFLOW, HIT))
         assert drawn.z[i].tolist() == state.tolist(), setting
         assert drawn.customdata[i][:, 1].tolist() == stats.kept.tolist()
-    # One stroke (two ends and a gap) in each cell that is no hit: the state is not told by colour alone.
+    # Four strokes (two ends and a gap each) in every cell that is no hit: the state is not told by colour alone.
     for name, state in (("miss_hatch", MISS), ("overflow_hatch", OVERFLOW)):
-        assert len(trace_of(panel, name).x) == 3 * (np.asarray(drawn.z) == state).sum()
+        assert len(trace_of(panel, name).x) == 4 * 3 * (np.asarray(drawn.z) == state).sum()
 
 
 def test_the_open_row_shows_threshold_and_real_cut(make, rows, trace_of):
@@ -119,7 +119,7 @@ def test_a_threshold_beyond_the_axis_is_still_named(make, rows, trace_of):
     panel.shift.value = -300.0
     panel.wait(30)
     mark = trace_of(panel, "threshold")
-    assert mark.text[0].strip() == f"← t: {VOCAB:,} candidates" and len(mark.x) == 1
+    assert mark.text[1].strip() == f"← t: {VOCAB:,} candidates" and len(set(mark.x)) == 1 == len(set(mark.y))
     assert panel.figure.layout.xaxis3.range[0] <= mark.x[0] < -250
 
 
