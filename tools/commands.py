@@ -17,6 +17,7 @@ from steps import ROOT, SetupError, cache_folder, environ, quiet, say, step
 
 DEFAULT_MODEL = "gemma-3-270m"
 NO_MODEL = "none"
+KERNEL_TESTS = "tests/qp_kernels"
 START = "notebooks/00_tokens_and_cuts.ipynb"
 FUZZER, SANITIZED = "tests/qp_kernels/fuzz.py", "tests/qp_kernels/sanitize.py"
 TERMS = "The default model is Gemma 3 270M; by using it you accept the Gemma Terms of Use: ai.google.dev/gemma/terms"
@@ -177,7 +178,17 @@ def test(options):
     prepare(venv)
     browser, how = browsers.find(venv)
     say(f"browser: {browser} ({how})")
-    return run_pytest(venv, options.extra, QP_BROWSER=browser, QP_TEST_ALL="1")
+    interpreted = 0
+    if not options.extra and has_triton(venv):
+        say("the kernels in Triton's interpreter first")
+        interpreted = run_pytest(venv, [KERNEL_TESTS], TRITON_INTERPRET="1")
+    return run_pytest(venv, options.extra, QP_BROWSER=browser, QP_TEST_ALL="1") or interpreted
+
+
+def has_triton(venv):
+    """Triton has wheels for Linux only."""
+    script = "import importlib.util, sys; sys.exit(importlib.util.find_spec('triton') is None)"
+    return subprocess.call([str(venv.python), "-c", script]) == 0
 
 
 def test_gpu(options):

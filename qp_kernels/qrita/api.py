@@ -1,15 +1,19 @@
-"""The public functions of exact top-k / top-p: contract, validation and dispatch. The work is in `reference.py`."""
+"""The public functions of exact top-k / top-p: contract, validation and dispatch.
+
+The work is done by `reference.py` and `threshold.py` (torch), or by `launch.py` (Triton).
+"""
 
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import backend as backends
-from . import checks, philox, reference
+from . import checks, reference
 from . import threshold as thresholds
 from .overlap import check_out
 from .threshold import TruncationStats
@@ -80,10 +84,10 @@ def top_k_top_p(
     limits = checks.limits(logits, k, p, order, ties)
     if out is not None:
         check_out(out, logits)
-    backends.resolve(logits, backend)
+    work = worker(logits, backend)
     if out is None:
         out = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
-    reference.mask(rows, limits, out if out.ndim == 2 else out[None])
+    work.mask(rows, limits, out if out.ndim == 2 else out[None])
     return out
 
 
@@ -117,13 +121,10 @@ def select(
     width = None if max_candidates is None else checks.positive("max_candidates", max_candidates)
     if limits.p is None and (k is None or (isinstance(k, numbers.Integral) and k <= 0)):
         raise ValueError(f"select needs k or p, got k={k!r} and p={p!r}, which are both off")
-    backends.resolve(logits, backend)
+    work = worker(logits, backend)
     if width is None and isinstance(k, numbers.Integral) and k > 0:
         width = min(int(k), rows.shape[-1])
-    cut = reference.find_cuts(rows, limits, first=width)
-    if width is None:
-        width = int(cut.count.max()) if len(rows) else 0
-    found = Candidates(*reference.candidates(rows, cut, width), cut.count.int())
+    found = Candidates(*work.listed(rows, limits, width))
     return found if logits.ndim == 2 else Candidates(*(field[0] for field in found))
 
 
@@ -167,11 +168,11 @@ def sample(
         raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
     if seeds is not None:
         seeds = checks.seed_rows(seeds, logits)
-    backends.resolve(logits, backend)
+    work = worker(logits, backend)
     if seeds is None:
         source = logits.device if generator is None else generator.device
         seeds = torch.randint(-(2**63), 2**63 - 1, (len(rows),), generator=generator, device=source).to(logits.device)
-    tokens = reference.draw(rows, limits, heat, philox.uniform(seeds))
+    tokens = work.draw(rows, limits, heat, seeds)
     return tokens if logits.ndim == 2 else tokens[0]
 
 
@@ -213,6 +214,23 @@ def truncation(
     checks.one_of("rule", rule, checks.RULES)
     if not 0 <= checks.real("margin", margin) < INF:
         raise ValueError(f"margin must be finite and >= 0, got {margin}")
-    backends.resolve(logits, backend)
-    stats = thresholds.truncate(rows, limits, float(margin), rule)
+    stats = worker(logits, backend).truncate(rows, limits, float(margin), rule)
     return stats if logits.ndim == 2 else TruncationStats(*(field[0] for field in stats))
+
+
+class Work(NamedTuple):
+    """The four things that a back-end does with checked arguments."""
+
+    mask: Callable[..., None]
+    listed: Callable[..., tuple[Tensor, ...]]
+    draw: Callable[..., Tensor]
+    truncate: Callable[..., TruncationStats]
+
+
+def worker(logits: Tensor, backend: str) -> Work:
+    """The back-end that works on this tensor; Triton's is imported when it is first wanted."""
+    if backends.resolve(logits, backend).name == "torch":
+        return Work(reference.mask, reference.listed, reference.draw, thresholds.truncate)
+    from . import launch
+
+    return Work(launch.mask, launch.listed, launch.draw, launch.truncate)

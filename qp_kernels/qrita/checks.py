@@ -6,6 +6,7 @@ CPU tensors are read; contents of CUDA tensors are not, because reading them wou
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from dataclasses import dataclass
@@ -32,34 +33,60 @@ TIES = ("index", "all")
 RULES = ("sigma", "paper")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Limits:
-    """k and p of every row, in one form.
+    """k and p of every row, checked. Numbers stay numbers until a tensor of them is asked for: it costs a launch.
 
     Attributes:
-        k: [B] int64 in 1..V (V where a row has no k), or None: off for every row.
+        k_number: k in 1..V - 1 for every row, or None. k_rows: [B] int64 in 1..V (V where a row has no k), or None.
+        p_number: p in [0, 1) for every row, or None. p_rows: [B] float64 in [0, 1] (1 where a row has no p), or None.
         k_max: The largest k as far as the host knows it: the tensor's on a CPU, else V.
-        p: [B] float64 in [0, 1] (1 where a row has no p), or None: off for every row.
-        order: "k_then_p" or "joint".
-        ties: "index" or "all".
+        order: "k_then_p" or "joint". ties: "index" or "all".
+        batch, device: B, and where the rows are.
     """
 
-    k: Tensor | None
+    k_number: int | None
+    k_rows: Tensor | None
+    p_number: float | None
+    p_rows: Tensor | None
     k_max: int
-    p: Tensor | None
-    order: str = "k_then_p"
-    ties: str = "index"
+    order: str
+    ties: str
+    batch: int
+    device: torch.device
+
+    @functools.cached_property
+    def k(self) -> Tensor | None:
+        """[B] int64 in 1..V, or None: off for every row."""
+        return self._tensor(self.k_rows, self.k_number, torch.int64)
+
+    @functools.cached_property
+    def p(self) -> Tensor | None:
+        """[B] float64 in [0, 1], or None: off for every row."""
+        return self._tensor(self.p_rows, self.p_number, torch.float64)
+
+    def _tensor(self, rows: Tensor | None, number: float | None, dtype: torch.dtype) -> Tensor | None:
+        return rows if number is None else torch.full((self.batch,), number, dtype=dtype, device=self.device)
+
+    @property
+    def has_k(self) -> bool:
+        return self.k_number is not None or self.k_rows is not None
+
+    @property
+    def has_p(self) -> bool:
+        return self.p_number is not None or self.p_rows is not None
 
     @property
     def off(self) -> bool:
         """Whether neither k nor p is on, as far as the host knows."""
-        return self.k is None and self.p is None
+        return not (self.has_k or self.has_p)
 
     def rows(self, chunk: slice) -> Limits:
         """The limits of some of the rows."""
         k = None if self.k is None else self.k[chunk]
         p = None if self.p is None else self.p[chunk]
-        return Limits(k, self.k_max, p, self.order, self.ties)
+        batch = len(range(*chunk.indices(self.batch)))
+        return Limits(None, k, None, p, self.k_max, self.order, self.ties, batch, self.device)
 
 
 def as_rows(logits: Any) -> Tensor:
@@ -79,20 +106,18 @@ def limits(logits: Tensor, k: Any, p: Any, order: str = "k_then_p", ties: str = 
     """k, p, order and ties for the rows of `logits` ([B, V] or [V])."""
     one_of("order", order, ORDERS)
     one_of("ties", ties, TIES)
-    vocab = logits.shape[-1]
-    k_rows = _k_rows(k, logits)
-    k_max = vocab
-    if isinstance(k, Tensor):
-        k_max = int(k_rows.amax()) if k_rows.numel() and not k.is_cuda else vocab
-    elif k_rows is not None:
-        k_max = int(k)
-    return Limits(k_rows, k_max, _p_rows(p, logits), order, ties)
+    k_number, k_rows = _k(k, logits)
+    p_number, p_rows = _p(p, logits)
+    k_max = logits.shape[-1] if k_number is None else k_number
+    if k_rows is not None and k_rows.numel() and not k_rows.is_cuda:
+        k_max = int(k_rows.amax())
+    return Limits(k_number, k_rows, p_number, p_rows, k_max, order, ties, batch_of(logits), logits.device)
 
 
-def _k_rows(k: Any, logits: Tensor) -> Tensor | None:
+def _k(k: Any, logits: Tensor) -> tuple[int | None, Tensor | None]:
     vocab, kind = logits.shape[-1], "k must be an int or an integer tensor with one value per row"
     if k is None:
-        return None
+        return None, None
     if isinstance(k, Tensor):
         if k.dtype not in INTEGER_DTYPES:
             raise TypeError(f"{kind}, got a {_name(k.dtype)} tensor")
@@ -101,37 +126,50 @@ def _k_rows(k: Any, logits: Tensor) -> Tensor | None:
             rows = torch.where(rows < 0, vocab, rows)
         if not k.is_cuda and (rows < -1).any():
             raise ValueError(f"k must be >= -1, got {int(rows.min())}")
-        return torch.where(rows <= 0, vocab, rows.clamp(max=vocab))
+        return None, torch.where(rows <= 0, vocab, rows.clamp(max=vocab))
     if isinstance(k, (bool, np.bool_)) or not isinstance(k, numbers.Integral):
         raise TypeError(f"{kind}, got {k!r}")
     if k < -1:
         raise ValueError(f"k must be >= -1, got {k}")
-    return fill(logits, int(k), torch.int64) if 0 < k < vocab else None
+    return (int(k) if 0 < k < vocab else None), None
 
 
-def _p_rows(p: Any, logits: Tensor) -> Tensor | None:
+def _p(p: Any, logits: Tensor) -> tuple[float | None, Tensor | None]:
     if p is None:
-        return None
-    rows = real_rows("p", p, logits)
-    if isinstance(p, Tensor):
-        return rows.nan_to_num(nan=1.0).clamp(0.0, 1.0)
-    return rows if p < 1 else None
+        return None, None
+    value = real_or_rows("p", p, logits)
+    if isinstance(value, Tensor):
+        return None, value.nan_to_num(nan=1.0).clamp(0.0, 1.0)
+    return (value if value < 1 else None), None
 
 
-def temperatures(temperature: Any, logits: Tensor) -> Tensor | None:
-    """Temperature of every row, [B] float64, 0 for argmax; None where it is 1 everywhere."""
-    rows = real_rows("temperature", temperature, logits, high=math.inf)
-    if isinstance(temperature, Tensor):
-        return rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0.0)
-    return None if temperature == 1 else rows
+def temperatures(temperature: Any, logits: Tensor) -> Tensor | float:
+    """Temperature, 0 for argmax: a number, or [B] float64."""
+    value = real_or_rows("temperature", temperature, logits, high=math.inf)
+    if isinstance(value, Tensor):
+        return value.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0.0)
+    return value
+
+
+def as_row_values(value: Tensor | float, logits: Tensor) -> Tensor | None:
+    """A temperature as [B] float64; None for the number 1, which changes nothing."""
+    if isinstance(value, Tensor):
+        return value
+    return None if value == 1 else fill(logits, value, torch.float64)
 
 
 def real_rows(name: str, value: Any, logits: Tensor, high: float = 1.0) -> Tensor:
     """A number, or a float tensor with one value per row, in [0, high] and finite, as [B] float64."""
+    value = real_or_rows(name, value, logits, high)
+    return value if isinstance(value, Tensor) else fill(logits, value, torch.float64)
+
+
+def real_or_rows(name: str, value: Any, logits: Tensor, high: float = 1.0) -> Tensor | float:
+    """The same, where a number stays a float."""
     if not isinstance(value, Tensor):
         if not _in_range(real(name, value), high):
             raise ValueError(_range_message(name, value, high))
-        return fill(logits, float(value), torch.float64)
+        return float(value)
     if value.dtype not in FLOAT_DTYPES:
         raise TypeError(f"{name} must be a number or a float tensor with one value per row, got {_name(value.dtype)}")
     rows = per_row(name, value, logits).to(torch.float64)
@@ -170,10 +208,14 @@ def per_row(name: str, values: Tensor, logits: Tensor) -> Tensor:
     return values.detach().reshape(-1)
 
 
+def batch_of(logits: Tensor) -> int:
+    """B, which is 1 for [V]."""
+    return logits.shape[0] if logits.ndim == 2 else 1
+
+
 def fill(logits: Tensor, value: float, dtype: torch.dtype) -> Tensor:
     """One value for every row, [B], made on the device (a copy from the host would synchronise)."""
-    batch = logits.shape[0] if logits.ndim == 2 else 1
-    return torch.full((batch,), value, dtype=dtype, device=logits.device)
+    return torch.full((batch_of(logits),), value, dtype=dtype, device=logits.device)
 
 
 def real(name: str, value: Any) -> float:

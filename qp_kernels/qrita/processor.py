@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import checks, reference
+from ..backend import BACKENDS
+from . import checks
+from .api import worker
 
 
 class QritaProcessor:
@@ -15,6 +17,7 @@ class QritaProcessor:
         k: An int, or None / 0 / -1: off.
         p: A number in [0, 1], or None / 1: off.
         temperature: A finite number >= 0; 0 keeps the argmax alone.
+        backend: "auto", "triton" or "torch".
     Raises:
         TypeError, ValueError: as `top_k_top_p` and `sample`, at construction.
 
@@ -24,14 +27,17 @@ class QritaProcessor:
     tensor([[-inf, 3., -inf]])
     """
 
-    def __init__(self, k: int | None = None, p: float | None = None, temperature: float = 1.0) -> None:
+    def __init__(
+        self, k: int | None = None, p: float | None = None, temperature: float = 1.0, *, backend: str = "auto"
+    ) -> None:
         for name, value in (("k", k), ("p", p), ("temperature", temperature)):
             if isinstance(value, Tensor):
                 raise TypeError(f"{name} must be a number, got a tensor")
         anything = torch.zeros(1)
         checks.limits(anything, k, p)
         checks.temperatures(temperature, anything)
-        self.k, self.p, self.temperature = k, p, float(temperature)
+        checks.one_of("backend", backend, BACKENDS)
+        self.k, self.p, self.temperature, self.backend = k, p, float(temperature), backend
 
     def __repr__(self) -> str:
         return f"QritaProcessor(k={self.k}, p={self.p}, temperature={self.temperature})"
@@ -46,10 +52,9 @@ class QritaProcessor:
         rows = checks.as_rows(scores)
         greedy = self.temperature == 0
         limits = checks.limits(scores, 1 if greedy else self.k, None if greedy else self.p)
-        heat = None if greedy else checks.temperatures(self.temperature, scores)
-        cut = None if limits.off else reference.find_cuts(rows, limits, heat)
-        keep = reference.keeps(rows, cut).reshape(scores.shape)
-        if heat is not None:
+        out = torch.empty_like(rows)
+        worker(scores, self.backend).mask(rows, limits, out, 1.0 if greedy else self.temperature)
+        if self.temperature not in (0, 1):
             largest = torch.finfo(scores.dtype).max
-            scores = (scores / self.temperature).clamp(-largest, largest)
-        return scores.masked_fill(~keep, -torch.inf)
+            out = torch.where(out > -torch.inf, (out / self.temperature).clamp(-largest, largest), out)
+        return out.reshape(scores.shape)

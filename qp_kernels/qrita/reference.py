@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .checks import Limits
+from . import philox
+from .checks import Limits, as_row_values
 from .tiling import chunks, exp, search, tiled, tiles
 
 INF = math.inf
@@ -84,14 +85,22 @@ def running_count(rows: Tensor, value: Tensor) -> Tensor:
     return tiled(lambda part: part == value, rows, torch.int32).cumsum_(-1)
 
 
-def mask(logits: Tensor, limits: Limits, out: Tensor) -> None:
-    """Write logits [B, V] into `out`, with -inf for what k and p drop; `out` may be logits."""
-    cut = None if limits.off else find_cuts(logits, limits)
+def mask(logits: Tensor, limits: Limits, out: Tensor, temperature: Tensor | float = 1.0) -> None:
+    """Write logits [B, V] into `out`, with -inf for what k and p drop; `out` may be logits. Masses are at T."""
+    cut = None if limits.off else find_cuts(logits, limits, as_row_values(temperature, logits))
     dropped = torch.full((), -INF, dtype=logits.dtype, device=logits.device)
     for chunk in chunks(logits):
         keep = keeps(logits[chunk], None if cut is None else cut.rows(chunk))
         for tile in tiles(keep):
             torch.where(keep[:, tile], logits[chunk, tile], dropped, out=out[chunk, tile])
+
+
+def listed(logits: Tensor, limits: Limits, width: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Indices, logits, probabilities of the first `width` kept entries in row order, and how many are kept."""
+    cut = find_cuts(logits, limits, first=width)
+    if width is None:
+        width = int(cut.count.max()) if len(logits) else 0
+    return (*candidates(logits, cut, width), cut.count.int())
 
 
 def candidates(logits: Tensor, cut: Cut, width: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,7 +123,12 @@ def candidates(logits: Tensor, cut: Cut, width: int) -> tuple[Tensor, Tensor, Te
     return tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
-def draw(logits: Tensor, limits: Limits, temperature: Tensor | None, uniform: Tensor) -> Tensor:
+def draw(logits: Tensor, limits: Limits, temperature: Tensor | float, seeds: Tensor) -> Tensor:
+    """[B] int64: the token that each row's seed draws among what is kept; -1 where nothing is eligible."""
+    return draw_at(logits, limits, as_row_values(temperature, logits), philox.uniform(seeds))
+
+
+def draw_at(logits: Tensor, limits: Limits, temperature: Tensor | None, uniform: Tensor) -> Tensor:
     """[B] int64: the first token in row order whose cumulative mass exceeds u times the kept mass, -1 for none."""
     tokens = []
     for chunk in chunks(logits):

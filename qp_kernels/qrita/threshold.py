@@ -6,6 +6,7 @@ the row's standard deviation, so that it does not move when all logits shift.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,8 @@ SMALL_VOCABULARY = 512
 # Top-p looks at this many entries at least: beyond sigma = sqrt(2 ln V) the mass sits in outliers.
 NUCLEUS_CANDIDATES = 256
 WHOLE_ROW, RUNS, RUN = 8_192, 64, 128
+# Magnitude of the sample's fixed-point values: 2**13 squares of differences below 2**24 stay below 2**62.
+SAMPLE_BITS = 23
 
 
 class TruncationStats(NamedTuple):
@@ -85,13 +88,32 @@ def sample_columns(logits: Tensor) -> Tensor:
 
 
 def finite_moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (ddof 0) of the finite entries of each row [B, N], float64; NaN for none."""
-    values = values.double()
+    """Mean and standard deviation (ddof 0) of the finite entries of each row [B, N], float64; NaN for none.
+
+    Entries become integers relative to the largest magnitude, 2**23 (less for N > 8,192): exact sums have no order, so
+    a row has the same bits in every batch and in the kernels.
+    """
+    values = values.float()
     finite = values.isfinite()
+    values = values.where(finite, 0.0)
+    bits = min(SAMPLE_BITS, (62 - (values.shape[-1] - 1).bit_length()) // 2 - 1)
+    exponent = (values.abs().amax(-1, keepdim=True).view(torch.int32) >> 23) - 127
+    shift = bits - 1 - exponent
+    first = shift.clamp(-100, 100)  # the shift may be 2**149: in two factors
+    fixed = (values * _power_of_two(first) * _power_of_two(shift - first) + 0.5).floor().long()
+    highest = fixed.where(finite, -(2**62)).amax(-1, keepdim=True)
+    gap = (fixed - highest).where(finite, 0)
     count = finite.sum(-1)
-    mean = _row_sum(values.where(finite, 0.0)) / count
-    gap = (values - mean[:, None]).where(finite, 0.0)
-    return mean, (_row_sum(gap.square()) / count).sqrt()
+    size, total, squares = count.clamp(min=1).double(), gap.sum(-1).double(), (gap * gap).sum(-1).double()
+    unit = torch.exp2(-shift[:, 0].double())
+    mean = (highest[:, 0].double() + total / size) * unit
+    std = ((squares - total * total / size) / size).clamp(min=0.0).sqrt() * unit
+    return mean.where(count > 0, math.nan), std.where(count > 0, math.nan)
+
+
+def _power_of_two(exponent: Tensor) -> Tensor:
+    """2**exponent as float32, for -126 <= exponent <= 127."""
+    return ((exponent + 127) << 23).view(torch.float32)
 
 
 def quantile_distance(std: Tensor, limits: Limits, vocab: int) -> Tensor:
@@ -144,14 +166,3 @@ def is_hit(kept: Tensor, mass: Tensor, limits: Limits, vocab: int) -> Tensor:
     if limits.order == "k_then_p":  # p then counts within the k largest
         enough_p = enough_p & ~has_k
     return enough_k | enough_p | ~(has_k | has_p)
-
-
-def _row_sum(values: Tensor) -> Tensor:
-    """Sum of each row by halves, always in the same order: a library's order may depend on the batch."""
-    width = values.shape[-1]
-    size = 1 << (width - 1).bit_length()
-    values = torch.nn.functional.pad(values, (0, size - width))
-    while size > 1:
-        size //= 2
-        values = values[:, :size] + values[:, size:]
-    return values[:, 0]

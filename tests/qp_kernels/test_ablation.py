@@ -1,7 +1,6 @@
 """The paper's variants: each keeps what the paper promises, on a GPU and through the interpreter."""
 
 import math
-import os
 import subprocess
 import sys
 
@@ -11,15 +10,13 @@ import torch
 from oracle import check_kept, masses, row_order, through_ties
 from rows_of import FAMILIES, random_rows, same_bits, tensor
 
-from qp_kernels import backend
 from qp_kernels.qrita import ablation
 
 INF = math.inf
 FLOAT_MASS = 1e-5  # rounding of fp32 sums and of fp32 probabilities
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and not torch.cuda.is_available() and backend.has_triton()
 DEVICES = [
     pytest.param("cuda", marks=pytest.mark.gpu),
-    pytest.param("cpu", marks=pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpreter: no CUDA device")),
+    pytest.param("cpu", marks=pytest.mark.interpreted),
 ]
 on_devices = pytest.mark.parametrize("device", DEVICES)
 RUNS = list(ablation.RUNS.items())

@@ -7,7 +7,6 @@ import pytest
 import torch
 from rows_of import random_rows, same_bits
 
-from qp_kernels import backend
 from qp_kernels.qrita import sample, select, top_k_top_p, truncation
 
 pytestmark = pytest.mark.gpu
@@ -25,8 +24,6 @@ VOCABULARIES = (509, 8192, 50_257)
 @pytest.fixture(params=["torch", "triton"])
 def by(request):
     """The back-end."""
-    if request.param == "triton" and not backend.HAS_KERNELS:
-        pytest.skip("this version has no Triton kernels")
     return request.param
 
 

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from places import QritaProcessor, top_k_top_p
 from rows_of import random_rows, same_bits
 
-from qp_kernels.qrita import QritaProcessor, top_k_top_p
+pytestmark = pytest.mark.usefixtures("place")
 
 
 @pytest.mark.parametrize("limits", [{}, {"k": 5}, {"p": 0.6}, {"k": 5, "p": 0.6}])
@@ -38,6 +39,7 @@ def test_tiny_temperature_leaves_scores_that_softmax_can_take():
         assert got.softmax(-1).isfinite().all()
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -57,10 +59,12 @@ def test_refused_at_construction(arguments, error):
         QritaProcessor(**arguments)
 
 
+@pytest.mark.plain
 def test_refuses_other_scores():
     with pytest.raises(TypeError, match="float32"):
         QritaProcessor(k=2)(None, torch.zeros(1, 4, dtype=torch.float64))
 
 
+@pytest.mark.plain
 def test_repr_reads_as_the_call():
     assert repr(QritaProcessor(50, 0.9)) == "QritaProcessor(k=50, p=0.9, temperature=1.0)"

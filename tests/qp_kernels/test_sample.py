@@ -8,11 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import TOLERANCE, allowed_counts, masses, row_order
+from places import sample
 from rows_of import batches, ks, ps, random_rows
 
-from qp_kernels.qrita import checks, sample
+from qp_kernels.qrita import checks
 from qp_kernels.qrita.philox import uniform
-from qp_kernels.qrita.reference import draw
+from qp_kernels.qrita.reference import draw_at
+
+pytestmark = pytest.mark.usefixtures("place")
 
 temperatures = st.sampled_from([0.0, 1e-30, 0.3, 1.0, 1.5, 40.0, 1e30])
 
@@ -57,6 +60,7 @@ def test_per_row_arguments_equal_one_row_calls(logits, data):
         assert one.shape == () and int(one) == int(tokens[i])
 
 
+@pytest.mark.big
 @pytest.mark.parametrize(
     ("k", "p", "temperature"), [(None, None, 1.0), (3, None, 1.0), (None, 0.8, 0.7), (4, 0.9, 2.0)]
 )
@@ -75,11 +79,12 @@ def test_frequencies(k, p, temperature):
     assert chi_square < quantile[count - 1]
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("u", [0.0, 0.2499, 0.25, 0.5, 0.625, 0.75, 0.999])
 def test_cumulative_mass_must_exceed_u(u):
     flat, shared = torch.zeros(4), torch.tensor([0.0, math.inf, 5.0, math.inf])
     for row, tokens in ((flat, [0, 1, 2, 3]), (shared, [1, 1, 3, 3])):
-        drawn = draw(row[None], checks.limits(row, None, None), None, torch.tensor([u]))
+        drawn = draw_at(row[None], checks.limits(row, None, None), None, torch.tensor([u]))
         assert drawn.tolist() == [tokens[int(u * 4)]]
 
 
@@ -120,6 +125,7 @@ def test_tokens_without_weight_are_never_drawn():
     assert set(sample(row.expand(300, -1), seeds=torch.arange(300)).tolist()) == {77}
 
 
+@pytest.mark.plain
 def test_generator():
     rows = random_rows(1, 6, 50).nan_to_num(nan=0.0)
     one, two = (torch.Generator().manual_seed(9) for _ in range(2))
@@ -134,6 +140,7 @@ def test_generator():
     assert sample(rows, seeds=torch.arange(6), generator=one).equal(sample(rows, seeds=torch.arange(6)))
 
 
+@pytest.mark.big
 def test_flat_row_of_a_model_size():
     """Nothing is cut, and the sorted head is not enough for most draws."""
     row = torch.randn(50_257, generator=torch.Generator().manual_seed(2)) * 0.2

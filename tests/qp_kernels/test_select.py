@@ -8,9 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import masses, row_order
+from places import select, top_k_top_p
 from rows_of import batches, ks, orders, ps, random_rows, same_bits
 
-from qp_kernels.qrita import Candidates, select, top_k_top_p
+from qp_kernels.qrita import Candidates
+
+pytestmark = pytest.mark.usefixtures("place")
 
 
 def check(logits, found, kept_mask, width):
@@ -100,6 +103,7 @@ def test_off_in_a_tensor_is_a_row_that_keeps_everything():
     assert found.count.tolist() == [3, 1] and found.indices.tolist() == [[2, 1, 0], [2, -1, -1]]
 
 
+@pytest.mark.big
 def test_probabilities_sum_to_one_at_a_real_size():
     found = select(torch.randn(2, 50_257, generator=torch.Generator().manual_seed(0)), p=0.99)
     assert isinstance(found, Candidates)

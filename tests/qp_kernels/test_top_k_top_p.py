@@ -10,10 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import check_kept, row_order
+from places import top_k_top_p
 from rows_of import DTYPES, FAMILIES, batches, ks, orders, ps, random_rows, same_bits, tensor
 
-from qp_kernels.qrita import tiling, top_k_top_p
+from qp_kernels.qrita import tiling
 from qp_kernels.qrita.reference import HEAD
+
+pytestmark = pytest.mark.usefixtures("place")
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "top_k_top_p.json").read_text("utf-8"))
 
@@ -67,6 +70,7 @@ def test_per_row_tensors(logits, data):
         assert same_bits(result[i], top_k_top_p(logits[i], k[i], p[i], order=order))
 
 
+@pytest.mark.big
 @pytest.mark.parametrize("family", FAMILIES, ids=[family.__name__ for family in FAMILIES])
 def test_families_at_a_real_size(family):
     """Longer than the first look at the sorted head, and not a multiple of any vector width."""
@@ -77,6 +81,7 @@ def test_families_at_a_real_size(family):
             check(logits, top_k_top_p(logits, **limits, order=order), **limits, order=order)
 
 
+@pytest.mark.big
 def test_vocabulary_of_a_model():
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(2, 262_144, generator=generator) * torch.tensor([[4.0], [0.02]])
@@ -85,6 +90,7 @@ def test_vocabulary_of_a_model():
         check(logits, top_k_top_p(logits, **limits), **limits)
 
 
+@pytest.mark.big
 @pytest.mark.parametrize("kept", [1, HEAD - 1, HEAD, HEAD + 1, 2 * HEAD])
 def test_ties_go_on_beyond_the_sorted_head(kept):
     """A flat row whose nucleus ends at, or beside, the end of what is sorted first."""
@@ -93,6 +99,7 @@ def test_ties_go_on_beyond_the_sorted_head(kept):
     assert kept_sets(top_k_top_p(row, kept)) == [list(range(kept))]
 
 
+@pytest.mark.big
 def test_mass_does_not_drift_where_a_running_fp32_sum_would():
     """A long flat tail: fp32 sums in sequence are off by 1e-3 here, the contract allows 1e-6."""
     row = torch.full((1, 200_000), -12.0)
@@ -101,12 +108,14 @@ def test_mass_does_not_drift_where_a_running_fp32_sum_would():
         check(row, top_k_top_p(row, p=p), p=p)
 
 
+@pytest.mark.big
 @pytest.mark.parametrize("batch", [0, 1, 131, 133, 1025])
 def test_batches(batch):
     logits = random_rows(batch, batch, 37) if batch else torch.empty(0, 37)
     check(logits, top_k_top_p(logits, 5, 0.75), 5, 0.75)
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tile", [200, 3 * 1009])
 def test_chunks_and_tiles_do_not_show(dtype, tile, monkeypatch):
@@ -224,6 +233,7 @@ def test_gradients_do_not_flow_and_are_not_needed():
     assert same_bits(top_k_top_p(inner, 3, 0.5), inside.clone())
 
 
+@pytest.mark.plain
 def test_oracle_refuses_wrong_sets():
     row = np.array([2.0, 1.0, 1.0, 0.0])
     check_kept(row, [0, 1], k=2)

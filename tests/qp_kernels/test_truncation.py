@@ -9,10 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import masses
+from places import truncation
 from rows_of import FAMILIES, batches, random_rows, same_bits, tensor
 
-from qp_kernels.qrita import TruncationStats, truncation
+from qp_kernels.qrita import TruncationStats
 from qp_kernels.qrita.threshold import CANDIDATE_BUFFER
+
+pytestmark = pytest.mark.usefixtures("place")
 
 INF = math.inf
 

@@ -1,0 +1,458 @@
+"""The Qrita kernels: exact top-k / top-p of logit rows.
+
+`hit_kernel` reads a row once, gathers what is above its Gaussian threshold and decides among those candidates. A row
+whose candidates are too few or too many is left untouched and flagged; `rescue_kernel` decides those on the whole row.
+Both end in the same cut (key, ties): every entry above the key and the first `ties` entries equal to it. A row's cut is
+a function of its entries, k and p alone: it is the same whichever kernel finds it.
+
+What a row gives (WHAT):
+    MASK   the row itself with -inf for what is dropped
+    LIST   (key, column) of the kept entries in any order, packed into int64; their number, mass and the row's maximum
+    TOKEN  the column of the kept entry that a uniform number draws
+"""
+
+import triton
+import triton.language as tl
+
+from .parts import (
+    BEYOND,
+    INF,
+    LOG2_E,
+    NOTHING,
+    count_from,
+    gather,
+    keys_of,
+    largest,
+    load,
+    mass_from,
+    sample_moments,
+    threshold,
+    value_of,
+    weights,
+)
+from .searches import narrow_and_search, nth_column, nth_column_of_row, search
+
+MASK, LIST, TOKEN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+# Nothing is truncated in smaller vocabularies.
+SMALL_VOCABULARY = tl.constexpr(512)
+# Arguments for whose values no kernel of its own is compiled.
+UNSPECIALIZED = ["batch", "k", "joint", "all_ties", "width"]
+
+
+@triton.jit
+def limits_of(row, table, k, delta_k, p, quantile_p, temperature):
+    """k, delta_k, p, the normal quantile of p, and T of a row: from its line of the table [B, 5], if there is one."""
+    if table is not None:
+        line = table + row * 5
+        k, delta_k, p = tl.load(line), tl.load(line + 1), tl.load(line + 2)
+        quantile_p, temperature = tl.load(line + 3), tl.load(line + 4)
+    k, delta_k = tl.full([], k, tl.float64).to(tl.int64), tl.full([], delta_k, tl.float64)
+    p, quantile_p = tl.full([], p, tl.float64), tl.full([], quantile_p, tl.float64)
+    return k, delta_k, p, quantile_p, tl.full([], temperature, tl.float64)
+
+
+@triton.jit
+def place_threshold(
+    row, vocab, stride, k, delta_k, p, quantile_p, temperature, least_delta, margin,
+    joint, paper, TOKEN_ONLY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Mean, std, delta (fp64) and t (fp32) of a row."""
+    mean, std = sample_moments(row, vocab, stride, BLOCK)
+    floor_p = tl.full([], least_delta, tl.float64)
+    delta_p = std / temperature - quantile_p
+    delta_p = tl.where(delta_p < floor_p, delta_p, floor_p)
+    delta_p = tl.where((p < 1.0) & (std == std), delta_p, -INF)
+    delta = tl.where(delta_k > -INF, delta_k, delta_p)
+    if joint:
+        delta = tl.where(delta_k > delta_p, delta_k, delta_p)
+    if TOKEN_ONLY:  # nothing is cut, but a draw seldom looks beyond the head
+        delta = tl.where(delta > -INF, delta, floor_p)
+    value = threshold(mean, std, delta, tl.full([], margin, tl.float64), paper)
+    return mean, std, delta, tl.where(vocab <= SMALL_VOCABULARY, -INF, value)
+
+
+@triton.jit
+def needed(share, mass):
+    """The integer mass that reaches this share (fp64) of a mass: at least 1, at most all of it."""
+    product = share * mass.to(tl.float64)
+    target = product.to(tl.int64)
+    target += (target.to(tl.float64) < product).to(tl.int64)
+    return tl.maximum(tl.minimum(target, mass), 1)
+
+
+@triton.jit
+def find(
+    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, values_ptr, columns_ptr, counter,
+    MASS: tl.constexpr, ON_CHIP: tl.constexpr, FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
+    SEARCH_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The search on candidates, or on a whole row."""
+    top = value_of(top_key)
+    if ON_CHIP:
+        key, above, copies = search(
+            source, n, stride, lo, top_key + 1, at_lo, at_lo * 0, target, top, rate, MASS, FIX, SEARCH_BLOCK
+        )
+    else:
+        key, above, copies = narrow_and_search(
+            source, n, stride, lo, top_key + 1, n_lo, at_lo, target, top, rate, values_ptr, columns_ptr, counter,
+            MASS, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+        )  # fmt: skip
+    return key, above, copies
+
+
+@triton.jit
+def ties_kept(target, above, copies, key, top_key, rate, all_ties, FIX: tl.constexpr):
+    """How many entries equal to the key the mass `target` needs, given the mass above it."""
+    each = tl.maximum(weights(value_of(key), value_of(top_key), rate, FIX), 1)
+    ties = (target - above + each - 1) // each
+    if all_ties:
+        ties = copies
+    return ties
+
+
+@triton.jit
+def decide(
+    source, n, stride, vocab, n_all, complete, lowest, below, top_key, k, p, joint, all_ties, uniform, width, rate,
+    values_ptr, columns_ptr, counter,
+    HAS_K: tl.constexpr, HAS_P: tl.constexpr, WHAT: tl.constexpr, ON_CHIP: tl.constexpr,
+    FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The cut of a row, from the n_all eligible entries of a source: candidates, or (complete) all there are.
+
+    Args:
+        lowest: A key not above any of the entries. below: Mass of the row beyond that of the entries.
+        uniform: Number in [0, 1) that draws (TOKEN). width: Entries listed at most (LIST).
+    Returns:
+        Whether the entries suffice; the cut (key, ties); how many entries equal the key; number and mass of what is
+        kept before it is limited to `width` (LIST). The cut (NOTHING, 0) keeps every entry.
+    """
+    top, none = value_of(top_key), n_all * 0
+    key, ties, copies, n_lo = none.to(tl.int32) + NOTHING, none, none, n_all
+    decided, by_k = complete, k < vocab
+    if HAS_K:
+        decided = complete | (by_k & (n_all >= k))
+        if by_k & (k < n_all):
+            key, above, copies = find(
+                source, n, stride, lowest, n_all, n_all, k, top_key, rate, values_ptr, columns_ptr, counter,
+                False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+            )  # fmt: skip
+            n_lo = above + copies
+            ties = k - above
+            if all_ties:
+                ties = copies
+    within_k = HAS_K & by_k & (joint == 0)
+
+    if HAS_P:
+        lo, mass, from_lo = lowest, none, none
+        if within_k & (key > NOTHING):
+            each = weights(value_of(key), top, rate, FIX)
+            above = mass_from(source, n, stride, key + 1, top, rate, FIX, BLOCK)
+            lo, mass, from_lo = key, above + ties * each, above + copies * each
+        else:
+            n_lo = n_all
+            from_lo = mass_from(source, n, stride, lowest, top, rate, FIX, BLOCK)
+            mass = from_lo
+            if not within_k:
+                mass += below
+        target = needed(p, mass)
+        if complete:
+            target = tl.minimum(target, tl.maximum(from_lo, 1))
+        reached = (p < 1.0) & (from_lo >= target)
+        if within_k:
+            reached = reached & decided
+        if reached:
+            key_p, above, copies_p = find(
+                source, n, stride, lo, n_lo, from_lo, target, top_key, rate, values_ptr, columns_ptr, counter,
+                True, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+            )  # fmt: skip
+            ties_p = ties_kept(target, above, copies_p, key_p, top_key, rate, all_ties, FIX)
+            if (key_p > key) | ((key_p == key) & (ties_p < ties)):  # the shorter prefix
+                key, ties, copies = key_p, ties_p, copies_p
+        if not within_k:
+            decided = decided | reached
+
+    kept, mass = none, none
+    if WHAT != MASK:
+        lo, at_lo = lowest, none
+        if key > NOTHING:
+            each = weights(value_of(key), top, rate, FIX)
+            above = mass_from(source, n, stride, key + 1, top, rate, FIX, BLOCK)
+            n_above = count_from(source, n, stride, key + 1, BLOCK)
+            lo, at_lo, mass = key, above + copies * each, above + ties * each
+            n_lo, kept = n_above + copies, n_above + ties
+        else:
+            at_lo = mass_from(source, n, stride, lowest, top, rate, FIX, BLOCK)
+            n_lo, kept, mass = n_all, n_all, at_lo + below
+        if WHAT == LIST:
+            if kept > width:
+                key, above, copies = find(
+                    source, n, stride, lo, n_lo, n_lo, width, top_key, rate, values_ptr, columns_ptr, counter,
+                    False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+                )  # fmt: skip
+                ties = width - above
+        else:
+            target = tl.minimum((uniform * mass.to(tl.float64)).to(tl.int64), mass - 1) + 1
+            if complete:
+                target = tl.minimum(target, at_lo)
+            reached = (at_lo >= target) & (target > 0)
+            if reached:
+                key, above, copies = find(
+                    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, values_ptr, columns_ptr, counter,
+                    True, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+                )  # fmt: skip
+                ties = ties_kept(target, above, copies, key, top_key, rate, 0, FIX)
+            if not (by_k | (p < 1.0)):
+                decided = decided | reached
+    return decided, key, ties, copies, kept, mass
+
+
+@triton.jit
+def uniform_of(seeds, row, WHAT: tl.constexpr):
+    """The number in [0, 1) that a row's seed draws, fp32; 0 where nothing is drawn."""
+    uniform = tl.full([], 0.0, tl.float32)
+    if WHAT == TOKEN:
+        uniform = tl.rand(tl.load(seeds + row), tl.program_id(0) * 0)
+    return uniform
+
+
+@triton.jit
+def scaled(mass, below, top, rate):
+    """A mass in units of the weight of `below` in units of the weight of `top`."""
+    return (mass.to(tl.float64) * tl.exp2((below - top) * rate).to(tl.float64)).to(tl.int64)
+
+
+@triton.jit
+def rounding(row, vocab, stride, t, top, rate, FIX: tl.constexpr, BLOCK: tl.constexpr):
+    """What a row's mass gains when the part below t is summed in units of t, as `hit_kernel` does, instead of the top.
+
+    Added to the plain mass it gives the very integer that `hit_kernel` finds. Reads the row once.
+    """
+    lanes = tl.zeros([BLOCK], tl.int64)
+    tail = tl.zeros([BLOCK], tl.int64)
+    for start in range(0, vocab, BLOCK):
+        values, _ = load(row, start, vocab, stride, BLOCK)
+        is_below = (values > -INF) & (keys_of(values) < keys_of(t))
+        lanes += tl.where(is_below, weights(values, top, rate, FIX), 0)
+        tail += tl.where(is_below, weights(tl.minimum(values, t), t, rate, FIX), 0)
+    gain = scaled(tl.sum(tail, axis=0), t, top, rate) - tl.sum(lanes, axis=0)
+    return tl.where(t <= top, gain, 0)
+
+
+@triton.jit
+def is_kept(values, columns, key, bound):
+    """What the cut keeps: everything above the key, and what equals it up to column `bound`."""
+    keys = keys_of(values)
+    return (keys > key) | ((keys == key) & (columns <= bound))
+
+
+@triton.jit
+def fill(out, vocab, stride, BLOCK: tl.constexpr):
+    """Write -inf over a row."""
+    for start in range(0, vocab, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        nothing = tl.full([BLOCK], -INF, tl.float32).to(out.dtype.element_ty)
+        tl.store(out + columns.to(tl.int64) * stride, nothing, mask=columns < vocab)
+
+
+@triton.jit
+def scatter(out, stride, values_ptr, columns_ptr, n, key, bound, BLOCK: tl.constexpr):
+    """Write the kept candidates to their columns of a row."""
+    for start in range(0, n, BLOCK):
+        values, place = load(values_ptr, start, n, 1, BLOCK)
+        columns = tl.load(columns_ptr + place, mask=place < n, other=0)
+        keep = (place < n) & is_kept(values, columns, key, bound)
+        tl.store(out + columns.to(tl.int64) * stride, values.to(out.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def mask_row(row, out, vocab, stride, out_stride, key, bound, BLOCK: tl.constexpr):
+    """Copy a row with -inf for what is dropped; `out` may be the row."""
+    for start in range(0, vocab, BLOCK):
+        values, columns = load(row, start, vocab, stride, BLOCK)
+        values = tl.where(is_kept(values, columns, key, bound), values, -INF)
+        tl.store(out + columns.to(tl.int64) * out_stride, values.to(out.dtype.element_ty), mask=columns < vocab)
+
+
+@triton.jit
+def list_kept(
+    out, source, n, stride, columns_ptr, key, bound, width, counter, ON_CHIP: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Write the kept entries of a source as key * 2**32 + (2**31 - 1 - column): descending, that is the row's order."""
+    tl.debug_barrier()
+    tl.store(counter, 0)
+    tl.debug_barrier()
+    slots = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, n, BLOCK):
+        values, columns = load(source, start, n, stride, BLOCK)
+        inside = columns < n
+        if ON_CHIP:
+            columns = tl.load(columns_ptr + columns, mask=inside, other=0)
+        keep = inside & (values > -INF) & is_kept(values, columns, key, bound)
+        slot = tl.atomic_add(counter + slots, 1, mask=keep, sem="relaxed")
+        packed = (keys_of(values).to(tl.int64) << 32) | (0x7FFFFFFF - columns).to(tl.int64)
+        tl.store(out + slot, packed, mask=keep & (slot < width))
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def hit_kernel(
+    logits, out, row_stride, stride, out_row_stride, out_stride, batch, vocab,
+    table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, temperature: tl.float64,
+    least_delta: tl.float64, joint, all_ties, seeds, width,
+    count_ptr, mass_ptr, top_ptr, missed, values_ptr, columns_ptr, counters,
+    HAS_K: tl.constexpr, HAS_P: tl.constexpr, TAIL: tl.constexpr, WHAT: tl.constexpr,
+    FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Decide rows among their candidates; flag those that this does not decide, and leave them as they are.
+
+    Grid: programs; each has scratch memory for CAPACITY candidates and owns every so many rows.
+    Bytes a row: V read once, and V written once (MASK). The sample, 8,192 entries, is read before, and stays cached.
+    """
+    program = tl.program_id(0)
+    values_ptr += program * CAPACITY
+    columns_ptr += program * CAPACITY
+    counter = counters + program
+    for index in range(program, batch, tl.num_programs(0)):
+        number = tl.cast(index, tl.int64)
+        row = logits + number * row_stride
+        k_row, delta_row, p_row, quantile_row, heat = limits_of(number, table, k, delta_k, p, quantile_p, temperature)
+        rate = (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
+        _, _, _, t = place_threshold(
+            row,
+            vocab,
+            stride,
+            k_row,
+            delta_row,
+            p_row,
+            quantile_row,
+            heat,
+            least_delta,
+            0.2,
+            joint,
+            0,
+            WHAT == TOKEN,
+            BLOCK,
+        )
+        lowest = tl.maximum(keys_of(t), NOTHING + 1)
+        n, tail = gather(
+            row, vocab, stride, lowest, BEYOND, t, rate, values_ptr, columns_ptr, counter, CAPACITY, TAIL, FIX, BLOCK
+        )
+        decided = False
+        if n <= CAPACITY:
+            top_key = largest(values_ptr, n, 1, SEARCH_BLOCK)
+            complete = t == -INF
+            below = tail
+            if TAIL:
+                below = scaled(tail, t, value_of(top_key), rate)
+            uniform = uniform_of(seeds, index, WHAT)
+            decided, key, ties, copies, kept, mass = decide(
+                values_ptr, n, 1, vocab, n.to(tl.int64), complete, lowest, below, top_key, k_row, p_row,
+                joint, all_ties, uniform, width, rate, values_ptr, columns_ptr, counter,
+                HAS_K, HAS_P, WHAT, True, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+            )  # fmt: skip
+            if decided:
+                bound = n * 0 + vocab
+                if (WHAT == TOKEN and key > NOTHING) or (ties < copies):
+                    bound = nth_column(values_ptr, columns_ptr, n, key, ties, vocab, SEARCH_BLOCK)
+                target = out + number * out_row_stride
+                if WHAT == MASK:
+                    fill(target, vocab, out_stride, BLOCK)
+                    tl.debug_barrier()
+                    scatter(target, out_stride, values_ptr, columns_ptr, n, key, bound, SEARCH_BLOCK)
+                elif WHAT == LIST:
+                    list_kept(target, values_ptr, n, 1, columns_ptr, key, bound, width, counter, True, SEARCH_BLOCK)
+                    tl.store(count_ptr + index, kept.to(tl.int32))
+                    tl.store(mass_ptr + index, mass)
+                    tl.store(top_ptr + index, value_of(top_key))
+                else:
+                    tl.store(target, tl.where(key > NOTHING, bound, -1).to(tl.int64))
+        tl.store(missed + index, tl.where(decided, 0, 1).to(tl.int8))
+        tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def rescue_kernel(
+    logits, out, row_stride, stride, out_row_stride, out_stride, batch, vocab,
+    table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, temperature: tl.float64,
+    least_delta: tl.float64, joint, all_ties, seeds, width,
+    count_ptr, mass_ptr, top_ptr, missed, values_ptr, columns_ptr, counters,
+    HAS_K: tl.constexpr, HAS_P: tl.constexpr, TAIL: tl.constexpr, WHAT: tl.constexpr,
+    FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Decide the flagged rows on all their entries. Grid and scratch as `hit_kernel`; bytes a row: see the README."""
+    program = tl.program_id(0)
+    values_ptr += program * CAPACITY
+    columns_ptr += program * CAPACITY
+    counter = counters + program
+    for index in range(program, batch, tl.num_programs(0)):
+        if tl.load(missed + index) != 0:
+            number = tl.cast(index, tl.int64)
+            row = logits + number * row_stride
+            k_row, delta_row, p_row, quantile_row, heat = limits_of(
+                number, table, k, delta_k, p, quantile_p, temperature
+            )
+            rate = (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
+            _, _, _, t = place_threshold(
+                row, vocab, stride, k_row, delta_row, p_row, quantile_row, heat, least_delta, 0.2, joint, 0,
+                WHAT == TOKEN, BLOCK,
+            )  # fmt: skip
+            top_key = largest(row, vocab, stride, BLOCK)
+            n_all = count_from(row, vocab, stride, top_key * 0 + NOTHING + 1, BLOCK)
+            below = rounding(row, vocab, stride, t, value_of(top_key), rate, FIX, BLOCK)
+            uniform = uniform_of(seeds, index, WHAT)
+            _, key, ties, copies, kept, mass = decide(
+                row, vocab, stride, vocab, n_all, n_all >= 0, top_key * 0 + NOTHING + 1, below, top_key, k_row, p_row,
+                joint, all_ties, uniform, width, rate, values_ptr, columns_ptr, counter,
+                HAS_K, HAS_P, WHAT, False, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+            )  # fmt: skip
+            bound = top_key * 0 + vocab
+            if (WHAT == TOKEN and key > NOTHING) or (ties < copies):
+                bound = nth_column_of_row(row, vocab, stride, key, ties, BLOCK)
+            target = out + number * out_row_stride
+            if WHAT == MASK:
+                mask_row(row, target, vocab, stride, out_stride, key, bound, BLOCK)
+            elif WHAT == LIST:
+                list_kept(target, row, vocab, stride, columns_ptr, key, bound, width, counter, False, BLOCK)
+                tl.store(count_ptr + index, kept.to(tl.int32))
+                tl.store(mass_ptr + index, mass)
+                tl.store(top_ptr + index, value_of(top_key))
+            else:
+                tl.store(target, tl.where(key > NOTHING, bound, -1).to(tl.int64))
+            tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["batch", "k", "joint", "paper"])
+def truncation_kernel(
+    logits, row_stride, stride, batch, vocab,
+    table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, least_delta: tl.float64, margin: tl.float64,
+    moments_ptr, threshold_ptr, kept_ptr, mass_ptr, joint, paper,
+    FIX: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Where the threshold of a row lies and what it leaves. Grid: rows. Bytes a row: V read twice.
+
+    Writes mean, std and delta [B, 3] and the share of the mass [B] as fp64, t [B] fp32, kept [B] int32.
+    """
+    index = tl.program_id(0)
+    number = index.to(tl.int64)
+    row = logits + number * row_stride
+    k_row, delta_row, p_row, quantile_row, heat = limits_of(number, table, k, delta_k, p, quantile_p, 1.0)
+    mean, std, delta, t = place_threshold(
+        row, vocab, stride, k_row, delta_row, p_row, quantile_row, heat, least_delta, margin, joint, paper, False, BLOCK
+    )
+    lanes = tl.full([BLOCK], NOTHING, tl.int32)
+    kept = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, vocab, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        values = tl.load(row + columns.to(tl.int64) * stride, mask=columns < vocab, other=float("nan")).to(tl.float32)
+        kept += (values >= t).to(tl.int32)  # NaN is not, -inf where t is -inf is
+        lanes = tl.maximum(lanes, keys_of(tl.where(values == values, values, -INF)))
+    top_key = tl.max(lanes, axis=0)
+    rate = tl.full([], LOG2_E, tl.float32)
+    top, lowest = value_of(top_key), tl.maximum(keys_of(t), NOTHING + 1)
+    all_mass = mass_from(row, vocab, stride, top_key * 0 + NOTHING + 1, top, rate, FIX, BLOCK)
+    mass = mass_from(row, vocab, stride, lowest, top, rate, FIX, BLOCK)
+    tl.store(moments_ptr + number * 3, mean)
+    tl.store(moments_ptr + number * 3 + 1, std)
+    tl.store(moments_ptr + number * 3 + 2, delta)
+    tl.store(threshold_ptr + number, t)
+    tl.store(kept_ptr + number, tl.sum(kept, axis=0))
+    tl.store(mass_ptr + number, mass.to(tl.float64) / tl.maximum(all_mass, 1).to(tl.float64))
