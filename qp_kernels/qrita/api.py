@@ -228,8 +228,11 @@ class Work(NamedTuple):
 
 
 def worker(logits: Tensor, backend: str) -> Work:
-    """The back-end that works on this tensor; Triton's is imported when it is first wanted."""
-    if backends.resolve(logits, backend).name == "torch":
+    """The back-end that works on this tensor; Triton's is imported when it is first wanted.
+
+    Rows of one entry need no kernel (and Triton 3.6 cannot compile one for V = 1).
+    """
+    if backends.resolve(logits, backend).name == "torch" or logits.shape[-1] == 1:
         return Work(reference.mask, reference.listed, reference.draw, thresholds.truncate)
     from . import launch
 

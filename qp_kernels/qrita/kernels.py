@@ -60,8 +60,8 @@ def place_threshold(
     mean, std = sample_moments(row, vocab, stride, BLOCK)
     floor_p = tl.full([], least_delta, tl.float64)
     delta_p = std / temperature - quantile_p
-    delta_p = tl.where(delta_p < floor_p, delta_p, floor_p)
-    delta_p = tl.where((p < 1.0) & (std == std), delta_p, -INF)
+    delta_p = tl.where(delta_p > floor_p, floor_p, delta_p)  # without a finite entry NaN
+    delta_p = tl.where(p < 1.0, delta_p, -INF)
     delta = tl.where(delta_k > -INF, delta_k, delta_p)
     if joint:
         delta = tl.where(delta_k > delta_p, delta_k, delta_p)
@@ -429,7 +429,7 @@ def truncation_kernel(
 ):  # fmt: skip
     """Where the threshold of a row lies and what it leaves. Grid: rows. Bytes a row: V read twice.
 
-    Writes mean, std and delta [B, 3] and the share of the mass [B] as fp64, t [B] fp32, kept [B] int32.
+    Writes mean, std and delta [3, B] and the share of the mass [B] as fp64, t [B] fp32, kept [B] int32.
     """
     index = tl.program_id(0)
     number = index.to(tl.int64)
@@ -450,9 +450,9 @@ def truncation_kernel(
     top, lowest = value_of(top_key), tl.maximum(keys_of(t), NOTHING + 1)
     all_mass = mass_from(row, vocab, stride, top_key * 0 + NOTHING + 1, top, rate, FIX, BLOCK)
     mass = mass_from(row, vocab, stride, lowest, top, rate, FIX, BLOCK)
-    tl.store(moments_ptr + number * 3, mean)
-    tl.store(moments_ptr + number * 3 + 1, std)
-    tl.store(moments_ptr + number * 3 + 2, delta)
+    tl.store(moments_ptr + number, mean)
+    tl.store(moments_ptr + batch + number, std)
+    tl.store(moments_ptr + 2 * batch + number, delta)
     tl.store(threshold_ptr + number, t)
     tl.store(kept_ptr + number, tl.sum(kept, axis=0))
     tl.store(mass_ptr + number, mass.to(tl.float64) / tl.maximum(all_mass, 1).to(tl.float64))

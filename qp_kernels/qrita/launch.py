@@ -161,7 +161,7 @@ def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> Trunca
     """The statistics of logits [B, V]."""
     batch, vocab = logits.shape
     device = logits.device
-    moments = torch.empty(batch, 3, dtype=torch.float64, device=device)
+    moments = torch.empty(3, batch, dtype=torch.float64, device=device)
     value = torch.empty(batch, dtype=torch.float32, device=device)
     kept = torch.empty(batch, dtype=torch.int32, device=device)
     mass = torch.empty(batch, dtype=torch.float64, device=device)
@@ -187,7 +187,7 @@ def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> Trunca
             BLOCK=RESCUE.block,
             num_warps=RESCUE.warps,
         )
-    mean, std, delta = moments.float().unbind(1)
+    mean, std, delta = moments.float().unbind(0)
     hit = is_hit(kept.long(), mass, limits, vocab)
     return TruncationStats(mean, std, delta, value, kept, mass.float(), hit, kept > RESCUE.capacity)
 

@@ -96,3 +96,8 @@ truncation = at_place(qrita.truncation)
 def QritaProcessor(*arguments, **options):  # noqa: N802
     processor = qrita.QritaProcessor(*arguments, backend=here.backend, **options)
     return lambda ids, scores: processor(ids, scores.to(here.device)).cpu()
+
+
+def divided(scores, temperature):
+    """On a GPU torch multiplies by the reciprocal."""
+    return (scores.to(here.device) / temperature).cpu()

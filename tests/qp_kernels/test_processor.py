@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from places import QritaProcessor, top_k_top_p
+from places import QritaProcessor, divided, top_k_top_p
 from rows_of import random_rows, same_bits
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -21,7 +21,7 @@ def test_temperature_one_is_the_mask(limits):
 def test_temperature_scales_before_the_cut():
     scores = torch.randn(4, 100, generator=torch.Generator().manual_seed(0))
     got = QritaProcessor(k=30, p=0.8, temperature=0.7)(torch.zeros(4, 3, dtype=torch.long), scores)
-    assert same_bits(got, top_k_top_p(scores / 0.7, 30, 0.8))
+    assert same_bits(got, top_k_top_p(divided(scores, 0.7), 30, 0.8))
     assert (QritaProcessor(p=0.8, temperature=2.0)(None, scores) > -math.inf).sum() > (got > -math.inf).sum()
 
 
