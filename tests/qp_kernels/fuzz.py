@@ -58,7 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def case_of(options, seed: int, index: int) -> Case:
-    case = draw_case(seed, index, options.device, options.backend, options.max_vocab)
+    limits = options.max_vocab, options.max_entries
+    case = draw_case(seed, index, options.device, options.backend, *limits)
     return dataclasses.replace(case, family=options.family) if options.family else case
 
 
@@ -70,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--backend", default="auto", choices=backend.BACKENDS)
     top.add_argument("--seconds", type=float, default=float("inf"), help="end after this time")
     top.add_argument("--max-vocab", type=int, help="default: 262,147 on a GPU, 2,053 on a CPU")
+    top.add_argument("--max-entries", type=int, default=0, help="of a batch; a few thousand for the interpreter")
     top.add_argument("--family", choices=[family.__name__ for family in FAMILIES], help="only this one")
     top.add_argument("--record", action="store_true", help="write data/results/fuzz.json")
     top.add_argument("--folder", help="write it into another folder")
@@ -164,6 +166,7 @@ def describe(fault: Fault, options) -> str:
     case = fault.case
     again = f"--replay {case.seed}:{case.index} --device {case.device} --backend {case.backend}"
     again += f" --max-vocab {options.max_vocab}" + (f" --family {options.family}" if options.family else "")
+    again += f" --max-entries {options.max_entries}" if options.max_entries else ""
     lines = [
         f"DIFFERS: {fault.call} {fault.words}: {fault.rows} of {case.batch} rows, the first is row {fault.row}",
         f"  batch {case}",

@@ -66,14 +66,15 @@ class Fault:
     inputs: dict  # of the row alone: logits [1, V], k, p, temperature, seeds
 
 
-def draw_case(seed: int, index: int, device: str, backend: str, max_vocab: int) -> Case:
+def draw_case(seed: int, index: int, device: str, backend: str, max_vocab: int, entries: int = 0) -> Case:
+    """The case of a seed and an index, of at most `max_vocab` columns and `entries` entries (0: `ENTRIES`)."""
     pick = random.Random(f"{seed}:{index}")
     makers = [maker for _, maker in VOCABULARIES]
     (maker,) = pick.choices(makers, [weight for weight, _ in VOCABULARIES])
     vocab = maker(pick)
     if vocab > max_vocab:
         vocab = pick.randint(1, max_vocab)
-    most = max(1, ENTRIES[torch.device(device).type] // vocab)
+    most = max(1, (entries or ENTRIES[torch.device(device).type]) // vocab)
     batch = pick.choice([0, 1, 2, 3, 17, 131, 133, 1025, *[pick.randint(1500, 6000)] * 8])
     layouts = [layout.__name__ for layout in LAYOUTS] + ["expanded"]
     return Case(

@@ -1,6 +1,9 @@
 """The fuzzer runs, counts and records; and it finds faults of the kinds it is there for."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import fuzz
 import fuzz_cases
@@ -169,6 +172,15 @@ def test_records_what_was_run(tmp_path, capsys):
     assert read.about["rows"] == sum(record["rows"] for record in read.records) >= 3000
     assert read.about["rows_that_differ"] == 0 and read.about["backend"] == "torch"
     assert {"family", "dtype", "rows_select"} <= set(read.records[0])
+
+
+def test_the_script_for_the_sanitizer_runs():
+    """In a process of its own: it switches torch's allocator."""
+    script = Path(fuzz.__file__).with_name("sanitize.py")
+    command = [sys.executable, str(script), "--device", "cpu", "--backend", "torch", "--most", "513"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("20 batches through the four functions: no difference\n")
 
 
 def test_a_time_limit_ends_the_run(capsys):
