@@ -2,6 +2,7 @@
 
 from widgets.panels.base import show
 from widgets.panels.logits import LogitExplorer
+from widgets.panels.search import SearchExplorer
 from widgets.panels.truncation import TruncationExplorer
 
-__all__ = ["LogitExplorer", "TruncationExplorer", "show"]
+__all__ = ["LogitExplorer", "SearchExplorer", "TruncationExplorer", "show"]

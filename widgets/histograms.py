@@ -101,7 +101,8 @@ def mark(name: str, x: float, text: str, *, hist: Histogram | None, height: floa
     low, high = hist.range
     level, left = height * LABEL_LEVEL[name], x > low + SIDE[name] * (high - low)
     if not low <= x <= high:  # only its label, at the edge that it is beyond
-        edge, text = (low, f"← {text}") if x < low else (high, f"{text} →")
+        inset = 0.005 * (high - low)  # on the very edge it may be hidden
+        edge, text = (low + inset, f"← {text}") if x < low else (high - inset, f"{text} →")
         line = {"x": [edge] * 3, "y": [level] * 3}
     else:
         line = {"x": [x] * 3, "y": [0.5, level, level * 1.5]}

@@ -52,6 +52,10 @@ class Rows:
         """Model, layer, dtype and device in words."""
         raise NotImplementedError
 
+    def dtype(self, logits_dtype: str = "float32") -> torch.dtype:
+        """The type that the logits of such a row are stored in, before they were widened to float32."""
+        return torch.float32
+
     def label(self, ids) -> list[str]:
         """Names of vocabulary entries."""
         return [f"<id {int(i)}>" for i in ids]
@@ -88,6 +92,9 @@ class TensorRows(Rows):
     def row(self, index: int, logits_dtype: str = "float32") -> torch.Tensor:
         return self._logits[index].float()
 
+    def dtype(self, logits_dtype: str = "float32") -> torch.dtype:
+        return self._logits.dtype if self._logits.dtype.itemsize == 2 else torch.float32
+
     def code(self, index: int | list[int] | range, logits_dtype: str = "float32") -> list[str]:
         made = self._code or ["logits = ...  # the logits of this panel"]
         return [*made, f"logits = logits.reshape(-1, logits.shape[-1])[{index}].float()"]
@@ -107,6 +114,9 @@ class CaptureRows(Rows):
 
     def row(self, index: int, logits_dtype: str = "float32") -> torch.Tensor:
         return self.capture.logits(index, logits_dtype=logits_dtype).float()
+
+    def dtype(self, logits_dtype: str = "float32") -> torch.dtype:
+        return torch.float32 if logits_dtype == "float32" else self.capture.source.model_dtype
 
     def label(self, ids) -> list[str]:
         return self.capture.label(ids)

@@ -6,6 +6,7 @@ import html
 import math
 import unicodedata
 
+DECADES = {1: "1", 10: "10", 100: "100", 1e3: "1k", 1e4: "10k", 1e5: "100k", 1e6: "1M"}  # ticks of a logarithmic axis
 VISIBLE = str.maketrans({"\n": "↵", "\t": "⇥", "\r": "␍", "\u00a0": "␣", "\u200b": "·"})
 
 

@@ -10,13 +10,12 @@ import plotly.graph_objects as go
 from widgets import histograms, theme
 from widgets.painting import Properties
 from widgets.sorted_rows import CANDIDATE_BUFFER, MISS, OVERFLOW
-from widgets.text import escape, number
+from widgets.text import DECADES, escape, number
 from widgets.truncation_view import STATES, TruncationView, name_setting, place
 
 COLOURS = {"miss": theme.VERMILLION, "overflow": theme.BLUE, "hit": theme.GREEN}
 SYMBOLS = {"miss": "x", "overflow": "triangle-up", "hit": "circle"}
 SIGNS = {"miss": "▧", "overflow": "▨", "hit": "■"}  # as the hatching of the map runs
-DECADES = {1: "1", 10: "10", 100: "100", 1e3: "1k", 1e4: "10k", 1e5: "100k", 1e6: "1M"}
 SHARES = {share: f"{share:g}" for share in (0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999)}
 STROKES = 50  # across the map; a position has at least one
 INK = "#1a1a1a"  # lines on the map's colours

@@ -71,8 +71,9 @@ class Panel(w.VBox):
 
     def close(self) -> None:
         """End the worker and free figure and capture; the panel can't be used afterwards."""
-        if self._worker is not None:
-            self._worker.close()
+        if self._worker is None:
+            return  # refused for its arguments: there is nothing to free
+        self._worker.close()
         self.release()
         for widget in [*_descendants(self), *self.owned()]:
             close_widget(widget)
@@ -81,8 +82,6 @@ class Panel(w.VBox):
 
     def owned(self) -> list[w.Widget]:
         """Widgets of this panel that may not stand in its tree. Subclasses extend it."""
-        if self._worker is None:
-            return []
         return [self.figure, self._summary_view, self._status_view, self._caption_view, self._cancel_button]
 
     def release(self) -> None:

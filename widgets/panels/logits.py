@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 
 import numpy as np
 import torch
@@ -11,18 +10,14 @@ import torch
 from widgets import figures
 from widgets.controls import k_grid
 from widgets.draws import Draws
-from widgets.histograms import mantissa_bits
 from widgets.logit_view import LogitView, RowFacts, fate, look, sentence
 from widgets.painting import Properties
+from widgets.panels.facts import FactsPanel
 from widgets.panels.logit_controls import LogitControls
-from widgets.panels.rows import RowPanel
 from widgets.sources import Rows
 
-WARM_AFTER_S = 0.4  # sliders rest so long before neighbouring rows are prepared
-ROWS_AT_HAND = 24  # rows kept sorted: all of a short text, the neighbours in a long one
 
-
-class LogitExplorer(RowPanel):
+class LogitExplorer(FactsPanel):
     """See the cut that top-k, top-p and temperature make in one row of logits.
 
     Left: the next tokens before and after the cut. Right: the histogram of all V logits against a normal curve, with
@@ -45,8 +40,6 @@ class LogitExplorer(RowPanel):
     sliders = ("k", "p", "temperature")
 
     def __init__(self, source, *, k=50, p=0.9, temperature=1.0, position=-1, backend="auto", text=None):
-        self._facts: OrderedDict[tuple, RowFacts] = OrderedDict()
-        self._undrawable: set[int] = set()
         self._draws = Draws()
         self._draws_asked = 0
         self._written: tuple[str, torch.Tensor] | None = None  # a text that Append made, and its ids
@@ -98,8 +91,6 @@ class LogitExplorer(RowPanel):
 
     def _use_rows(self, rows: Rows, position: int) -> None:
         super()._use_rows(rows, position)
-        self._facts.clear()
-        self._undrawable.clear()
         with self._lock:
             self._draws_asked = 0
         self._draws = Draws()
@@ -115,36 +106,10 @@ class LogitExplorer(RowPanel):
         self._draw_samples(view, position)
         self._show(view, position)
         self.computed_ms = [*self.computed_ms[-199:], 1e3 * (time.perf_counter() - start)]
-        self._submit_warm(WARM_AFTER_S)
+        self._submit_warm()
 
-    def _key(self, position: int) -> tuple:
-        return position, self.logits_dtype.value, self.skip_unused.value
-
-    def _facts_of(self, position: int) -> RowFacts:
-        key = self._key(position)
-        if key not in self._facts:
-            row = self._rows.row(position, key[1])
-            unused = self._rows.unused if key[2] else None
-            self._facts[key] = RowFacts(row, unused, mantissa_bits(row))
-            while len(self._facts) > ROWS_AT_HAND:
-                self._facts.popitem(last=False)
-        self._facts.move_to_end(key)
-        return self._facts[key]
-
-    def _submit_warm(self, delay_s: float) -> None:
-        """Ask for the nearest row that is not at hand, one a job, once the sliders rest."""
-        here, count = self.position.value, self._rows.count
-        near = [r for step in range(1, ROWS_AT_HAND // 2) for r in (here + step, here - step) if 0 <= r < count]
-        missing = next((r for r in near if self._key(r) not in self._facts and r not in self._undrawable), None)
-        if missing is not None:
-            self.submit("warm", lambda job: self._warm(missing), delay_s)
-
-    def _warm(self, position: int) -> None:
-        try:
-            self._facts_of(position)
-        except ValueError:
-            self._undrawable.add(position)  # told when somebody opens it
-        self._submit_warm(0.0)
+    def _leaves_unused_out(self) -> bool:
+        return self.skip_unused.value
 
     def _look(self, facts: RowFacts) -> LogitView:
         return look(
@@ -234,5 +199,4 @@ class LogitExplorer(RowPanel):
 
     def release(self) -> None:
         super().release()
-        self._facts.clear()
         self._view = None
