@@ -13,10 +13,17 @@ from activations import capture_logits, synthetic
 from qp_kernels.qrita import select, truncation
 from widgets import TruncationExplorer
 from widgets.sorted_rows import CANDIDATE_BUFFER, HIT, MISS, OVERFLOW
+from widgets.sources import TensorRows
 from widgets.truncation_figure import truncation_figure
 from widgets.truncation_view import place, setting_grid
 
 VOCAB = 20_011
+
+
+class Slow(TensorRows):
+    def row(self, index, logits_dtype="float32"):
+        threading.Event().wait(0.05)
+        return super().row(index, logits_dtype)
 
 
 @pytest.fixture(scope="module")
@@ -241,13 +248,6 @@ def test_long_texts_are_looked_at_evenly_and_any_position_opens(make, trace_of):
 
 
 def test_cancel_keeps_what_is_read_and_the_rest_can_be_asked_for(rows, trace_of):
-    from widgets.sources import TensorRows
-
-    class Slow(TensorRows):
-        def row(self, index, logits_dtype="float32"):
-            gate.wait(0.05)
-            return super().row(index, logits_dtype)
-
     gate = threading.Event()
     panel = TruncationExplorer(Slow(rows), k=5)
     try:
@@ -271,13 +271,6 @@ def test_cancel_keeps_what_is_read_and_the_rest_can_be_asked_for(rows, trace_of)
 
 
 def test_sliders_move_while_positions_are_read(rows):
-    from widgets.sources import TensorRows
-
-    class Slow(TensorRows):
-        def row(self, index, logits_dtype="float32"):
-            gate.wait(0.05)
-            return super().row(index, logits_dtype)
-
     gate = threading.Event()
     panel = TruncationExplorer(Slow(rows), k=5)
     try:

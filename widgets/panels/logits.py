@@ -43,7 +43,6 @@ class LogitExplorer(FactsPanel):
         self._draws = Draws()
         self._draws_asked = 0
         self._written: tuple[str, torch.Tensor] | None = None  # a text that Append made, and its ids
-        self._view: LogitView | None = None
         self._position = 0  # of the view
         kinds = ("capture", "append", "draw", "warm")
         more = {"k": k, "p": p, "temperature": temperature}
@@ -191,12 +190,3 @@ class LogitExplorer(FactsPanel):
         setting["backend"] = self.backend.value
         views = [look(view.facts, self._rows.label, **{**setting, name: value}) for value in values]
         return [(self._properties(view, {}), sentence(view)) for view in views]
-
-    def _need_view(self) -> LogitView:
-        if self._view is None:
-            raise RuntimeError("nothing is drawn yet; call wait() first")
-        return self._view
-
-    def release(self) -> None:
-        super().release()
-        self._view = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipywidgets as w
 
 from activations.texts import openers
-from widgets.controls import GridSlider, button, choice
+from widgets.controls import GridSlider, button, choice, k_grid, p_grid
 from widgets.strip import TokenStrip
 
 HIDDEN, SHOWN = "none", ""
@@ -79,6 +79,14 @@ def columns(*parts: list[w.Widget]) -> w.GridBox:
 def line(*controls: w.Widget) -> w.HBox:
     """Controls side by side, wrapped where the panel is narrow."""
     return w.HBox(controls, layout=w.Layout(**WRAP))
+
+
+def k_slider(vocab: int) -> GridSlider:
+    return GridSlider("k", "k tokens kept", k_grid(vocab), 0, off=0, tooltip="top-k")
+
+
+def p_slider() -> GridSlider:
+    return GridSlider("p", "p mass kept", p_grid(), 1.0, off=1, tooltip="the nucleus")
 
 
 def as_k(k, vocab: int):

@@ -43,6 +43,7 @@ class RowPanel(Panel):
         self._rows: Rows | None = None if self._model else open_rows(source)
         self._first_position = whole_number("position", position)
         backends.resolve(self._model.device if self._model else self._rows.row(0), backend)
+        self._view = None  # what is drawn, as the subclass describes it
         self._read: str | None = None  # the text that the rows belong to
         self._text = TextWindow()
         self._caption = ""
@@ -199,8 +200,13 @@ class RowPanel(Panel):
         controls = list(vars(self._controls).values()) if hasattr(self, "_controls") else []
         return [*super().owned(), *controls, *(part for c in controls for part in getattr(c, "children", ()))]
 
+    def _need_view(self):
+        if self._view is None:
+            raise RuntimeError("nothing is drawn yet; call wait() first")
+        return self._view
+
     def release(self) -> None:
-        self._rows = self._model = None
+        self._rows = self._model = self._view = None
 
 
 def whole_number(name: str, value) -> int:

@@ -57,7 +57,6 @@ class SearchExplorer(FactsPanel):
         text=None,
     ):
         self._traces: OrderedDict[tuple, dict[str, list[SearchStep]]] = OrderedDict()
-        self._view: SearchView | None = None
         self._position = 0  # of the view
         for name, value, known in (
             ("search", search, ("quaternary", "binary")),
@@ -158,12 +157,6 @@ class SearchExplorer(FactsPanel):
             ]
         )
 
-    def _need_view(self) -> SearchView:
-        if self._view is None:
-            raise RuntimeError("nothing is drawn yet; call wait() first")
-        return self._view
-
     def release(self) -> None:
         super().release()
         self._traces.clear()
-        self._view = None

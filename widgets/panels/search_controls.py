@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipywidgets as w
 
-from widgets.controls import GridSlider, button, choice, k_grid, p_grid
-from widgets.panels.row_controls import RowControls, as_k, columns, line
+from widgets.controls import GridSlider, button, choice
+from widgets.panels.row_controls import RowControls, as_k, columns, k_slider, line, p_slider
 
 
 class SearchControls(RowControls):
@@ -17,8 +17,8 @@ class SearchControls(RowControls):
 
     def __init__(self, vocab: int, n_layers: int):
         super().__init__(n_layers)
-        self.k = GridSlider("k", "k tokens kept", k_grid(vocab), 0, off=0, tooltip="searched first")
-        self.p = GridSlider("p", "p mass kept", p_grid(), 1.0, off=1, tooltip="searched within what k kept")
+        self.k = k_slider(vocab)
+        self.p = p_slider()
         self.step = GridSlider("step", "step", [1], 1, tooltip="of the search; the arrow keys go through it")
         searches = [("quaternary: three pivots", "quaternary"), ("binary: one pivot", "binary")]
         self.search = choice("search", searches, "quaternary", "the one whose steps are seen")

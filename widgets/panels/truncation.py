@@ -70,7 +70,6 @@ class TruncationExplorer(RowPanel):
         self._stopped = False  # Cancel holds until other rows come
         self._tensors: OrderedDict[int, tuple[torch.Tensor, int]] = OrderedDict()  # rows and their mantissa bits
         self._map: tuple[tuple, Outcome] | None = None
-        self._view: TruncationView | None = None
         if over is None:
             over = "p" if k in (None, 0) and p not in (None, 1) else "k"
         if over not in ("k", "p"):
@@ -292,12 +291,7 @@ class TruncationExplorer(RowPanel):
             ]
         )
 
-    def _need_view(self) -> TruncationView:
-        if self._view is None:
-            raise RuntimeError("nothing is drawn yet; call wait() first")
-        return self._view
-
     def release(self) -> None:
         super().release()
-        self._known = self._known_key = self._map = self._view = None
+        self._known = self._known_key = self._map = None
         self._tensors.clear()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipywidgets as w
 
-from widgets.controls import GridSlider, button, choice, k_grid, linear_grid, p_grid
-from widgets.panels.row_controls import HIDDEN, RowControls, as_k, columns, line
+from widgets.controls import GridSlider, button, choice, linear_grid
+from widgets.panels.row_controls import HIDDEN, RowControls, as_k, columns, k_slider, line, p_slider
 
 SHIFTS = linear_grid(-400, 400, 10)
 
@@ -19,8 +19,8 @@ class TruncationControls(RowControls):
 
     def __init__(self, vocab: int, n_layers: int):
         super().__init__(n_layers)
-        self.k = GridSlider("k", "k tokens kept", k_grid(vocab), 0, off=0, tooltip="top-k")
-        self.p = GridSlider("p", "p mass kept", p_grid(), 1.0, off=1, tooltip="the nucleus")
+        self.k = k_slider(vocab)
+        self.p = p_slider()
         heats = linear_grid(0.05, 3, 0.05)
         self.temperature = GridSlider("T", "T temperature", heats, 1.0, limit=100, tooltip="before the threshold")
         self.margin = GridSlider("margin", "margin of t", linear_grid(0, 1, 0.05), 0.2, tooltip="how far t is lowered")
