@@ -228,11 +228,8 @@ class Work(NamedTuple):
 
 
 def worker(logits: Tensor, backend: str) -> Work:
-    """The back-end that works on this tensor; Triton's is imported when it is first wanted.
-
-    Rows of one entry need no kernel (and Triton 3.6 cannot compile one for V = 1).
-    """
-    if backends.resolve(logits, backend).name == "torch" or logits.shape[-1] == 1:
+    """The back-end that works on this tensor; Triton's is imported when it is first wanted."""
+    if backends.resolve(logits, backend).name == "torch":
         return Work(reference.mask, reference.listed, reference.draw, thresholds.truncate)
     from . import launch
 

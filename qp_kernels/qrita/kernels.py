@@ -35,8 +35,18 @@ from .searches import narrow_and_search, nth_column, nth_column_of_row, search
 MASK, LIST, TOKEN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 # Nothing is truncated in smaller vocabularies.
 SMALL_VOCABULARY = tl.constexpr(512)
-# Arguments for whose values no kernel of its own is compiled.
-UNSPECIALIZED = ["batch", "k", "joint", "all_ties", "width"]
+# No kernel of its own is compiled for a value or an alignment of these: where it pays there is FAST.
+NUMBERS = ["row_stride", "stride", "out_row_stride", "out_stride", "batch", "vocab", "k", "joint", "all_ties", "width"]
+POINTERS = ["logits", "out", "table", "seeds"]
+
+
+@triton.jit
+def row_of(matrix, number, row_stride, FAST: tl.constexpr):
+    """Where a row (int64 number) begins; FAST promises the compiler that this is a multiple of 16 bytes."""
+    row = matrix + number * row_stride
+    if FAST:
+        row = tl.multiple_of(row, 16)
+    return row
 
 
 @triton.jit
@@ -114,7 +124,7 @@ def ties_kept(target, above, copies, key, top_key, rate, all_ties, FIX: tl.const
 def decide(
     source, n, stride, vocab, n_all, complete, lowest, below, top_key, k, p, joint, all_ties, uniform, width, rate,
     values_ptr, columns_ptr, counter,
-    HAS_K: tl.constexpr, HAS_P: tl.constexpr, WHAT: tl.constexpr, ON_CHIP: tl.constexpr,
+    HAS_P: tl.constexpr, WHAT: tl.constexpr, ON_CHIP: tl.constexpr,
     FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The cut of a row, from the n_all eligible entries of a source: candidates, or (complete) all there are.
@@ -128,19 +138,18 @@ def decide(
     """
     top, none = value_of(top_key), n_all * 0
     key, ties, copies, n_lo = none.to(tl.int32) + NOTHING, none, none, n_all
-    decided, by_k = complete, k < vocab
-    if HAS_K:
-        decided = complete | (by_k & (n_all >= k))
-        if by_k & (k < n_all):
-            key, above, copies = find(
-                source, n, stride, lowest, n_all, n_all, k, top_key, rate, values_ptr, columns_ptr, counter,
-                False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
-            )  # fmt: skip
-            n_lo = above + copies
-            ties = k - above
-            if all_ties:
-                ties = copies
-    within_k = HAS_K & by_k & (joint == 0)
+    by_k = k < vocab
+    within_k = by_k & (joint == 0)
+    decided = complete | (by_k & (n_all >= k))
+    if by_k & (k < n_all):
+        key, above, copies = find(
+            source, n, stride, lowest, n_all, n_all, k, top_key, rate, values_ptr, columns_ptr, counter,
+            False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+        )  # fmt: skip
+        n_lo = above + copies
+        ties = k - above
+        if all_ties:
+            ties = copies
 
     if HAS_P:
         lo, mass, from_lo = lowest, none, none
@@ -182,7 +191,9 @@ def decide(
             n_lo, kept = n_above + copies, n_above + ties
         else:
             at_lo = mass_from(source, n, stride, lowest, top, rate, FIX, BLOCK)
-            n_lo, kept, mass = n_all, n_all, at_lo + below
+            n_lo, kept, mass = n_all, n_all, at_lo
+            if not by_k:  # else just these entries are the k largest
+                mass += below
         if WHAT == LIST:
             if kept > width:
                 key, above, copies = find(
@@ -293,27 +304,32 @@ def list_kept(
         tl.store(out + slot, packed, mask=keep & (slot < width))
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED)
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=POINTERS)
 def hit_kernel(
     logits, out, row_stride, stride, out_row_stride, out_stride, batch, vocab,
     table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, temperature: tl.float64,
     least_delta: tl.float64, joint, all_ties, seeds, width,
     count_ptr, mass_ptr, top_ptr, missed, values_ptr, columns_ptr, counters,
-    HAS_K: tl.constexpr, HAS_P: tl.constexpr, TAIL: tl.constexpr, WHAT: tl.constexpr,
+    HAS_P: tl.constexpr, TAIL: tl.constexpr, WHAT: tl.constexpr, FAST: tl.constexpr,
     FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Decide rows among their candidates; flag those that this does not decide, and leave them as they are.
 
     Grid: programs; each has scratch memory for CAPACITY candidates and owns every so many rows.
+    FAST: Rows of logits (and of `out`, MASK) are contiguous, aligned to 16 entries and have a multiple of 16.
     Bytes a row: V read once, and V written once (MASK). The sample, 8,192 entries, is read before, and stays cached.
     """
+    if FAST:
+        vocab, stride = vocab // 16 * 16, 1  # tells the compiler what it can divide by
+        if WHAT == MASK:
+            out_stride = 1
     program = tl.program_id(0)
     values_ptr += program * CAPACITY
     columns_ptr += program * CAPACITY
     counter = counters + program
     for index in range(program, batch, tl.num_programs(0)):
         number = tl.cast(index, tl.int64)
-        row = logits + number * row_stride
+        row = row_of(logits, number, row_stride, FAST)
         k_row, delta_row, p_row, quantile_row, heat = limits_of(number, table, k, delta_k, p, quantile_p, temperature)
         rate = (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
         _, _, _, t = place_threshold(
@@ -347,13 +363,13 @@ def hit_kernel(
             decided, key, ties, copies, kept, mass = decide(
                 values_ptr, n, 1, vocab, n.to(tl.int64), complete, lowest, below, top_key, k_row, p_row,
                 joint, all_ties, uniform, width, rate, values_ptr, columns_ptr, counter,
-                HAS_K, HAS_P, WHAT, True, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+                HAS_P, WHAT, True, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
             )  # fmt: skip
             if decided:
                 bound = n * 0 + vocab
                 if (WHAT == TOKEN and key > NOTHING) or (ties < copies):
                     bound = nth_column(values_ptr, columns_ptr, n, key, ties, vocab, SEARCH_BLOCK)
-                target = out + number * out_row_stride
+                target = row_of(out, number, out_row_stride, FAST and WHAT == MASK)
                 if WHAT == MASK:
                     fill(target, vocab, out_stride, BLOCK)
                     tl.debug_barrier()
@@ -369,16 +385,20 @@ def hit_kernel(
         tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED)
+@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=POINTERS)
 def rescue_kernel(
     logits, out, row_stride, stride, out_row_stride, out_stride, batch, vocab,
     table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, temperature: tl.float64,
     least_delta: tl.float64, joint, all_ties, seeds, width,
     count_ptr, mass_ptr, top_ptr, missed, values_ptr, columns_ptr, counters,
-    HAS_K: tl.constexpr, HAS_P: tl.constexpr, TAIL: tl.constexpr, WHAT: tl.constexpr,
+    HAS_P: tl.constexpr, TAIL: tl.constexpr, WHAT: tl.constexpr, FAST: tl.constexpr,
     FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Decide the flagged rows on all their entries. Grid and scratch as `hit_kernel`; bytes a row: see the README."""
+    if FAST:
+        vocab, stride = vocab // 16 * 16, 1  # tells the compiler what it can divide by
+        if WHAT == MASK:
+            out_stride = 1
     program = tl.program_id(0)
     values_ptr += program * CAPACITY
     columns_ptr += program * CAPACITY
@@ -386,7 +406,7 @@ def rescue_kernel(
     for index in range(program, batch, tl.num_programs(0)):
         if tl.load(missed + index) != 0:
             number = tl.cast(index, tl.int64)
-            row = logits + number * row_stride
+            row = row_of(logits, number, row_stride, FAST)
             k_row, delta_row, p_row, quantile_row, heat = limits_of(
                 number, table, k, delta_k, p, quantile_p, temperature
             )
@@ -402,12 +422,12 @@ def rescue_kernel(
             _, key, ties, copies, kept, mass = decide(
                 row, vocab, stride, vocab, n_all, n_all >= 0, top_key * 0 + NOTHING + 1, below, top_key, k_row, p_row,
                 joint, all_ties, uniform, width, rate, values_ptr, columns_ptr, counter,
-                HAS_K, HAS_P, WHAT, False, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+                HAS_P, WHAT, False, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
             )  # fmt: skip
             bound = top_key * 0 + vocab
             if (WHAT == TOKEN and key > NOTHING) or (ties < copies):
                 bound = nth_column_of_row(row, vocab, stride, key, ties, BLOCK)
-            target = out + number * out_row_stride
+            target = row_of(out, number, out_row_stride, FAST and WHAT == MASK)
             if WHAT == MASK:
                 mask_row(row, target, vocab, stride, out_stride, key, bound, BLOCK)
             elif WHAT == LIST:
@@ -420,7 +440,7 @@ def rescue_kernel(
             tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["batch", "k", "joint", "paper"])
+@triton.jit(do_not_specialize=[*NUMBERS, "paper"], do_not_specialize_on_alignment=POINTERS)
 def truncation_kernel(
     logits, row_stride, stride, batch, vocab,
     table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, least_delta: tl.float64, margin: tl.float64,

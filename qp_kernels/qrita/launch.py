@@ -113,12 +113,14 @@ def launch(
     if not batch:
         return tuple(per_row) if is_list else None
     table, numbers = limits_for_kernels(limits, temperature, vocab, device)
-    has_k = limits.has_k or temperature_decides(temperature)
-    # Where p or a draw counts within the whole row, the mass below the threshold counts too.
-    by_row = not has_k or table is not None or limits.order == "joint"
-    needs_tail = what == kernels.TOKEN.value or (limits.has_p and by_row)
     missed = torch.empty(batch, dtype=torch.int8, device=device)
-    for kernel, config in ((kernels.hit_kernel, configure(vocab, limits)), (kernels.rescue_kernel, RESCUE)):
+    # Where p or a draw counts within the whole row, the mass below the threshold counts too.
+    by_row = not limits.has_k or table is not None or limits.order == "joint"
+    weighs = limits.has_p or what == kernels.TOKEN.value
+    for kernel, config, switches in (
+        (kernels.hit_kernel, configure(vocab, limits), {"HAS_P": weighs, "TAIL": weighs and by_row}),
+        (kernels.rescue_kernel, RESCUE, {"HAS_P": True, "TAIL": False}),
+    ):
         programs = min(batch, programs_of(device, config))
         values = torch.empty(programs * config.capacity, dtype=torch.float32, device=device)
         columns = torch.empty(programs * config.capacity, dtype=torch.int32, device=device)
@@ -144,9 +146,8 @@ def launch(
             values,
             columns,
             counters,
-            HAS_K=has_k,
-            HAS_P=limits.has_p,
-            TAIL=needs_tail,
+            **switches,
+            FAST=is_fast(logits) and (what != kernels.MASK.value or is_fast(out)),
             WHAT=what,
             FIX=reference.fixed_point(vocab),
             CAPACITY=config.capacity,
@@ -192,9 +193,10 @@ def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> Trunca
     return TruncationStats(mean, std, delta, value, kept, mass.float(), hit, kept > RESCUE.capacity)
 
 
-def temperature_decides(temperature: Tensor | float) -> bool:
-    """Whether a temperature can turn a row without k into an argmax."""
-    return isinstance(temperature, Tensor) or temperature == 0
+def is_fast(rows: Tensor) -> bool:
+    """Whether the kernels may read or write 16 bytes at once."""
+    vocab, row_stride = rows.shape[1], rows.stride(0)
+    return rows.stride(1) == 1 and vocab % 16 == 0 and row_stride % 16 == 0 and rows.data_ptr() % 16 == 0
 
 
 def limits_for_kernels(
@@ -217,7 +219,8 @@ def limits_for_kernels(
         heat = heat * temperature
         k, p = torch.where(heat > 0, k, 1.0), torch.where(heat > 0, p, 1.0)
         heat = torch.where(heat > 0, heat, 1.0)
-    delta_k, quantile_p = torch.special.ndtri(1 - k / vocab), torch.special.ndtri(p)
+    delta_k = torch.special.ndtri(1 - k / vocab).where(k < vocab, -float("inf"))
+    quantile_p = torch.special.ndtri(p)
     return torch.stack([k, delta_k, p, quantile_p, heat], dim=1), (vocab, 0.0, 1.0, 0.0, 1.0)
 
 

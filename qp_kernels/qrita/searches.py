@@ -43,7 +43,7 @@ def search(
     """Quaternary search for v in [lo, hi), for a source on chip; amounts are those of the source plus `offset`.
 
     A step looks first at the smallest entry that is left, with all its duplicates: where dropping it would drop too
-    much, it is v, whatever the interval's width. Else three pivots quarter the interval, so 16 such steps always end it.
+    much, it is v, whatever the interval's width. Else three pivots quarter the interval: 16 such steps always end it.
     """
     key, copies, above = lo, at_lo * 0, at_lo
     while above >= target:

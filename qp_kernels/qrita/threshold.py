@@ -120,7 +120,8 @@ def quantile_distance(std: Tensor, limits: Limits, vocab: int) -> Tensor:
     """delta of each row, [B] float64: how many standard deviations above the mean the cut is expected."""
     delta_k = delta_p = torch.full_like(std, -INF)
     if limits.k is not None:
-        delta_k = torch.special.ndtri(1.0 - limits.k.double() / vocab)  # k = V, off: -inf
+        # Off is k = V. CUDA divides by a number through its reciprocal, and 1 - V / V is not always 0.
+        delta_k = torch.special.ndtri(1.0 - limits.k.double() / vocab).where(limits.k < vocab, -INF)
     if limits.p is not None:
         floor = torch.special.ndtri(torch.full_like(std, max(0.0, 1.0 - NUCLEUS_CANDIDATES / vocab)))
         delta_p = torch.where(limits.p < 1, (std - torch.special.ndtri(limits.p)).minimum(floor), -INF)

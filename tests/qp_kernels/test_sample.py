@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import TOLERANCE, allowed_counts, masses, row_order
-from places import sample
+from places import sample, truncation
 from rows_of import batches, ks, ps, random_rows
 
 from qp_kernels.qrita import checks
@@ -149,3 +149,12 @@ def test_flat_row_of_a_model_size():
     tokens = sample(row.expand(12, -1), seeds=seeds)
     for token, u in zip(tokens.tolist(), uniform(seeds).tolist()):
         check(row.numpy(), token, u, 1.0)
+
+
+def test_as_many_candidates_as_k_asks_for():
+    """The threshold leaves exactly k entries: the mass below it is no part of what is kept."""
+    row = torch.full((1, 600), -1.5)
+    row[0, 77], row[0, 300] = -1.4, -1.39
+    assert int(truncation(row, 2).kept) == 2
+    for seed in range(20):
+        assert int(sample(row, 2, seeds=torch.tensor([seed]))) in (77, 300)

@@ -109,3 +109,10 @@ def test_probabilities_sum_to_one_at_a_real_size():
     assert isinstance(found, Candidates)
     torch.testing.assert_close(found.probs.double().sum(-1), torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-5)
     assert same_bits(found.probs, found.probs.sort(-1, descending=True).values)
+
+
+def test_as_many_candidates_as_k_asks_for():
+    row = torch.full((600,), -1.5)
+    row[77], row[300] = -1.4, -1.4
+    found = select(row, 2)
+    assert found.indices.tolist() == [77, 300] and found.probs.tolist() == [0.5, 0.5]
