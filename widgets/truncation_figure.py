@@ -119,13 +119,13 @@ def map_traces(view: TruncationView) -> dict[str, dict]:
     over, x = view.rule.over, np.asarray(view.looked)
     y, state = place(over, view.grid), view.map.state
     known = np.searchsorted(x, view.rows)
-    z = np.full((len(y), len(x)), np.nan)
+    z = np.full((len(y), len(x)), None)  # sent as JSON, which knows no NaN
     z[:, known] = state.T
-    counts = np.full((len(y), len(x), 2), np.nan)
+    counts = np.zeros((len(y), len(x), 2))  # where z has a gap nothing hovers
     counts[..., 0] = view.grid[:, None]
     counts[:, known, 1] = view.map.kept.T
     half = view.looked.step / 2, (y[1] - y[0]) / 2 if len(y) > 1 else 0.5
-    out = {"map": {"x": x, "y": y, "z": z, "customdata": counts}}
+    out = {"map": {"x": x, "y": y, "z": z.tolist(), "customdata": counts}}
     for name, which, slope in (("miss_hatch", MISS, -1), ("overflow_hatch", OVERFLOW, 1)):
         row, column = np.nonzero(state == which)
         out[name] = _strokes(x[known][row], y[column], *half, slope, max(1, STROKES // len(x)))

@@ -98,6 +98,11 @@ class Lab:
         if broken := self.broken_widgets():
             raise CellError(f"widgets that cannot be shown: {broken}")
 
+    def wait_drawn(self, timeout_s=60):
+        """Wait until a panel says what is seen; an error of a panel fails."""
+        self.wait_for("() => qp.summary() !== '' || qp.error() !== ''", timeout_s)
+        assert self.error == ""
+
     def broken_widgets(self, patience_s=5):
         """Return the texts that stand where a widget should be, once they have stood there for `patience_s`."""
         deadline = time.monotonic() + patience_s
@@ -240,6 +245,14 @@ class Lab:
 
     def click_button(self, label, nth=0):
         self._control(label, "button", nth).click()
+
+    def click_plot(self, right, up, subplot="xy", nth=0):
+        """Click into a subplot of figure `nth`, at a share of its width and height."""
+        place = self.page.evaluate("a => qp.pointInPlot(...a)", [nth, subplot, right, up])
+        self.page.mouse.move(place["x"] - 3, place["y"])  # plotly asks what is under the pointer as it moves
+        self.page.mouse.move(place["x"], place["y"])
+        self.page.wait_for_timeout(200)
+        self.page.mouse.click(place["x"], place["y"])
 
     def tick(self, label, on=True, nth=0):
         self._control(label, "checkbox", nth).set_checked(on)

@@ -7,17 +7,12 @@ import pytest
 V = 262_144
 
 
-def wait_until_drawn(lab):
-    lab.wait_for("() => qp.summary() !== '' || qp.error() !== ''", 60)
-    assert lab.error == ""
-
-
 @pytest.fixture(scope="module")
 def lesson(lab):
     """The start lesson, run in light theme, on whatever model is at hand (else on the recorded rows)."""
     lab.open_notebook("00_tokens_and_cuts.ipynb", theme="light")
     lab.run_all(timeout_s=90)
-    wait_until_drawn(lab)
+    lab.wait_drawn()
     return lab
 
 
@@ -182,7 +177,7 @@ def test_still_quiet_after_all_that(lesson):
 def test_bell_curve_lesson_in_dark(lab):
     lab.open_notebook("02_bell_curve.ipynb", theme="dark")
     lab.run_all(timeout_s=90)
-    wait_until_drawn(lab)
+    lab.wait_drawn()
     with lab.expect_change("dropped", "normal", "qq"):
         lab.press("position", "ArrowRight")
     assert lab.contrast_offenders() == []

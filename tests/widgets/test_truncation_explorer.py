@@ -88,7 +88,7 @@ def test_the_map_holds_every_position_and_setting(make, rows, trace_of, over):
     for i, setting in enumerate(grid.tolist()):
         stats = truncation(rows / 0.7, **{over: setting})
         state = np.where(~stats.hit, MISS, np.where(stats.overflow, OVERFLOW, HIT))
-        assert drawn.z[i].tolist() == state.tolist(), setting
+        assert list(drawn.z[i]) == state.tolist(), setting
         assert drawn.customdata[i][:, 1].tolist() == stats.kept.tolist()
     # Four strokes (two ends and a gap each) in every cell that is no hit: the state is not told by colour alone.
     for name, state in (("miss_hatch", MISS), ("overflow_hatch", OVERFLOW)):
@@ -260,6 +260,7 @@ def test_cancel_keeps_what_is_read_and_the_rest_can_be_asked_for(rows, trace_of)
         panel.k.value = 6
         panel.wait(30)
         read = len(panel.to_frame())
+        assert sum(cell is None for cell in trace_of(panel, "map").z[0]) == 12 - read
         assert 0 < read < 12 and f"({read} of 12 read)" in panel.summary
         assert panel.scan_button.layout.display == ""
         panel.scan_button.click()

@@ -54,3 +54,11 @@ qp.print = name => {
   const { x, y, text, visible } = qp.findTrace(name)[1];
   return JSON.stringify([x, y, text, visible].map(item => qp.plain(item ?? null)));
 };
+
+// Where on the screen a share of a subplot's width and height lies ("xy" is the first, "x2y2" the second).
+qp.pointInPlot = (nth, subplot, right, up) => {
+  const gd = qp.figure(nth);
+  gd.scrollIntoView({ block: 'center' });
+  const box = gd.querySelector(`.nsewdrag[data-subplot="${subplot}"]`).getBoundingClientRect();
+  return { x: box.left + right * box.width, y: box.bottom - up * box.height };
+};
