@@ -255,7 +255,7 @@ def test_close_leaves_nothing_behind(rows, widgets_alive):
 
 def test_a_live_model_and_names_that_are_markup(make, tiny_model, trace_of):
     panel = make(tiny_model, text="<b>", k=5, p=1.0)
-    assert panel.position.value == 3 and "tiny" in panel.caption and "steps traced in torch" in panel.caption
+    assert panel.position.value == 3 and "tiny" in panel.caption and "torch back-end · steps traced" in panel.caption
     panel.strip.picked = [1, 1]
     panel.wait(60)
     assert panel.position.value == 1

@@ -149,10 +149,11 @@ class RowPanel(Panel):
             self.strip.tokens, self.strip.here = shown.tokens, shown.here
             self.strip.readable = [token for token, row in enumerate(shown.rows) if row >= 0]
 
-    def _show_caption(self, row: torch.Tensor, *more: str) -> None:
-        used = backends.resolve(row, self.backend.value)
+    def _show_caption(self, row: torch.Tensor, *more: str, backend: str | None = None) -> None:
+        """Say where the row is from; `backend` names the one that was used where that is not the chosen one."""
+        used = backend or backends.resolve(row, self.backend.value).name
         known = self._rows.describe(self.logits_dtype.value)
-        self._caption = " · ".join([known, f"{used.name} back-end", *more])
+        self._caption = " · ".join([known, f"{used} back-end", *more])
         self._caption_view.value = f"<div class='qp-caption'>{html.escape(self._caption)}</div>"
 
     @property

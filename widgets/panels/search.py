@@ -105,7 +105,7 @@ class SearchExplorer(FactsPanel):
             self._painter.paint(search_properties(view, self._rows.label))
         self._show_text(position)
         self.summary = sentence(view)
-        self._show_caption(view.facts.row, "steps traced in torch")
+        self._show_caption(view.facts.row, "steps traced for teaching", backend="torch")
         self.computed_ms = [*self.computed_ms[-199:], 1e3 * (time.perf_counter() - start)]
         self._submit_warm()
 
