@@ -68,6 +68,7 @@ class SortedRows:
         self._places: dict[int, int] = {}
         self._keys = np.empty((capacity, vocab), np.float32)  # -logit ascending, NaN last
         self._numbers = np.zeros(capacity, np.int64)  # entries that are not NaN
+        self._eligible = np.zeros(capacity, np.int64)  # of these, entries that are not -inf
         self._samples: list[torch.Tensor] = []
         self._moments: dict[int, tuple[tuple, float, float]] = {}  # row -> shift and temperature, mean, std
         self._marks = np.zeros((capacity, vocab // BLOCK + 1), np.int64)  # mass of the first BLOCK * i entries
@@ -90,12 +91,12 @@ class SortedRows:
         np.subtract(np.float32(0), logits.cpu().numpy(), out=self._keys[place])
         self._keys[place].sort()
         self._numbers[place] = int(np.searchsorted(self._keys[place], np.nan))
+        self._eligible[place] = int(np.searchsorted(self._keys[place], np.inf))
 
     def descending(self, row: int, rule: Rule) -> np.ndarray:
         """The eligible entries of a row as the rule sees them, largest first."""
         place = self._places[row]
-        values = rule.apply(0 - self._keys[place, : self._numbers[place]])
-        return values[: int(np.searchsorted(-values, np.inf))]
+        return rule.apply(0 - self._keys[place, : self._eligible[place]])
 
     def moments(self, rows: list[int], rule: Rule) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and standard deviation of the samples of some rows, float64."""
@@ -164,7 +165,7 @@ class SortedRows:
     def nuclei(self, rows: list[int], p: float, rule: Rule) -> np.ndarray:
         """Entries that `top_k_top_p` keeps for p alone, of each weighed row."""
         places = np.array([self._places[row] for row in rows])
-        eligible = np.array([np.searchsorted(self._keys[place], np.inf) for place in places])
+        eligible = self._eligible[places]
         if p >= 1:
             return eligible
         target = np.ceil(self._totals[places] * p).astype(np.int64)
