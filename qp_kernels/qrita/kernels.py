@@ -26,6 +26,7 @@ from .parts import (
     load,
     mass_from,
     sample_moments,
+    survey,
     threshold,
     value_of,
     weights,
@@ -92,7 +93,7 @@ def needed(share, mass):
 
 @triton.jit
 def find(
-    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, values_ptr, columns_ptr, counter,
+    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, t, std, values_ptr, columns_ptr, counter,
     MASS: tl.constexpr, ON_CHIP: tl.constexpr, FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
     SEARCH_BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -104,8 +105,8 @@ def find(
         )
     else:
         key, above, copies = narrow_and_search(
-            source, n, stride, lo, top_key + 1, n_lo, at_lo, target, top, rate, values_ptr, columns_ptr, counter,
-            MASS, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+            source, n, stride, lo, top_key + 1, n_lo, at_lo, target, top, rate, t, std, values_ptr, columns_ptr,
+            counter, MASS, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
         )  # fmt: skip
     return key, above, copies
 
@@ -122,15 +123,16 @@ def ties_kept(target, above, copies, key, top_key, rate, all_ties, FIX: tl.const
 
 @triton.jit
 def decide(
-    source, n, stride, vocab, n_all, complete, lowest, below, top_key, k, p, joint, all_ties, uniform, width, rate,
-    values_ptr, columns_ptr, counter,
+    source, n, stride, vocab, n_all, complete, lowest, all_mass, below, top_key, k, p, joint, all_ties, uniform, width,
+    rate, t, std, values_ptr, columns_ptr, counter,
     HAS_P: tl.constexpr, WHAT: tl.constexpr, ON_CHIP: tl.constexpr,
     FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The cut of a row, from the n_all eligible entries of a source: candidates, or (complete) all there are.
 
     Args:
-        lowest: A key not above any of the entries. below: Mass of the row beyond that of the entries.
+        lowest: A key not above any of the entries. all_mass: Their mass, where `weighs_all` says that it is needed.
+        below: Mass of the row beyond that of the entries.
         uniform: Number in [0, 1) that draws (TOKEN). width: Entries listed at most (LIST).
     Returns:
         Whether the entries suffice; the cut (key, ties); how many entries equal the key; number and mass of what is
@@ -143,7 +145,7 @@ def decide(
     decided = complete | (by_k & (n_all >= k))
     if by_k & (k < n_all):
         key, above, copies = find(
-            source, n, stride, lowest, n_all, n_all, k, top_key, rate, values_ptr, columns_ptr, counter,
+            source, n, stride, lowest, n_all, n_all, k, top_key, rate, t, std, values_ptr, columns_ptr, counter,
             False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
         )  # fmt: skip
         n_lo = above + copies
@@ -158,9 +160,7 @@ def decide(
             above = mass_from(source, n, stride, key + 1, top, rate, FIX, BLOCK)
             lo, mass, from_lo = key, above + ties * each, above + copies * each
         else:
-            n_lo = n_all
-            from_lo = mass_from(source, n, stride, lowest, top, rate, FIX, BLOCK)
-            mass = from_lo
+            n_lo, from_lo, mass = n_all, all_mass, all_mass
             if not within_k:
                 mass += below
         target = needed(p, mass)
@@ -171,8 +171,8 @@ def decide(
             reached = reached & decided
         if reached:
             key_p, above, copies_p = find(
-                source, n, stride, lo, n_lo, from_lo, target, top_key, rate, values_ptr, columns_ptr, counter,
-                True, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+                source, n, stride, lo, n_lo, from_lo, target, top_key, rate, t, std, values_ptr, columns_ptr,
+                counter, True, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
             )  # fmt: skip
             ties_p = ties_kept(target, above, copies_p, key_p, top_key, rate, all_ties, FIX)
             if (key_p > key) | ((key_p == key) & (ties_p < ties)):  # the shorter prefix
@@ -190,15 +190,14 @@ def decide(
             lo, at_lo, mass = key, above + copies * each, above + ties * each
             n_lo, kept = n_above + copies, n_above + ties
         else:
-            at_lo = mass_from(source, n, stride, lowest, top, rate, FIX, BLOCK)
-            n_lo, kept, mass = n_all, n_all, at_lo
+            at_lo, n_lo, kept, mass = all_mass, n_all, n_all, all_mass
             if not by_k:  # else just these entries are the k largest
                 mass += below
         if WHAT == LIST:
             if kept > width:
                 key, above, copies = find(
-                    source, n, stride, lo, n_lo, n_lo, width, top_key, rate, values_ptr, columns_ptr, counter,
-                    False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+                    source, n, stride, lo, n_lo, n_lo, width, top_key, rate, t, std, values_ptr, columns_ptr,
+                    counter, False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
                 )  # fmt: skip
                 ties = width - above
         else:
@@ -208,8 +207,8 @@ def decide(
             reached = (at_lo >= target) & (target > 0)
             if reached:
                 key, above, copies = find(
-                    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, values_ptr, columns_ptr, counter,
-                    True, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+                    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, t, std, values_ptr, columns_ptr,
+                    counter, True, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
                 )  # fmt: skip
                 ties = ties_kept(target, above, copies, key, top_key, rate, 0, FIX)
             if not (by_k | (p < 1.0)):
@@ -233,20 +232,27 @@ def scaled(mass, below, top, rate):
 
 
 @triton.jit
-def rounding(row, vocab, stride, t, top, rate, FIX: tl.constexpr, BLOCK: tl.constexpr):
-    """What a row's mass gains when the part below t is summed in units of t, as `hit_kernel` does, instead of the top.
+def weighs_all(n_all, k, joint):
+    """Whether `decide` needs the mass of all entries: not where the k largest are a part of them and p is within k."""
+    return (k >= n_all) | (joint != 0)
 
-    Added to the plain mass it gives the very integer that `hit_kernel` finds. Reads the row once.
+
+@triton.jit
+def masses_of_row(row, vocab, stride, t, top, rate, FIX: tl.constexpr, BLOCK: tl.constexpr):
+    """Mass of a row; and what it gains when the part below t is summed in units of t, as `hit_kernel` does.
+
+    With the gain it is the very integer that `hit_kernel` finds. Reads the row once.
     """
-    lanes = tl.zeros([BLOCK], tl.int64)
-    tail = tl.zeros([BLOCK], tl.int64)
+    lanes, plain, tail = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
     for start in range(0, vocab, BLOCK):
         values, _ = load(row, start, vocab, stride, BLOCK)
+        weight = tl.where(values > -INF, weights(values, top, rate, FIX), 0)
         is_below = (values > -INF) & (keys_of(values) < keys_of(t))
-        lanes += tl.where(is_below, weights(values, top, rate, FIX), 0)
+        lanes += weight
+        plain += tl.where(is_below, weight, 0)
         tail += tl.where(is_below, weights(tl.minimum(values, t), t, rate, FIX), 0)
-    gain = scaled(tl.sum(tail, axis=0), t, top, rate) - tl.sum(lanes, axis=0)
-    return tl.where(t <= top, gain, 0)
+    gain = scaled(tl.sum(tail, axis=0), t, top, rate) - tl.sum(plain, axis=0)
+    return tl.sum(lanes, axis=0), tl.where(t <= top, gain, 0)
 
 
 @triton.jit
@@ -308,7 +314,7 @@ def list_kept(
 def hit_kernel(
     logits, out, row_stride, stride, out_row_stride, out_stride, batch, vocab,
     table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, temperature: tl.float64,
-    least_delta: tl.float64, joint, all_ties, seeds, width,
+    least_delta: tl.float64, crowded: tl.float64, joint, all_ties, seeds, width,
     count_ptr, mass_ptr, top_ptr, missed, values_ptr, columns_ptr, counters,
     HAS_P: tl.constexpr, TAIL: tl.constexpr, WHAT: tl.constexpr, FAST: tl.constexpr,
     FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
@@ -332,7 +338,7 @@ def hit_kernel(
         row = row_of(logits, number, row_stride, FAST)
         k_row, delta_row, p_row, quantile_row, heat = limits_of(number, table, k, delta_k, p, quantile_p, temperature)
         rate = (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
-        _, _, _, t = place_threshold(
+        mean, std, _, t = place_threshold(
             row,
             vocab,
             stride,
@@ -349,9 +355,13 @@ def hit_kernel(
             BLOCK,
         )
         lowest = tl.maximum(keys_of(t), NOTHING + 1)
-        n, tail = gather(
-            row, vocab, stride, lowest, BEYOND, t, rate, values_ptr, columns_ptr, counter, CAPACITY, TAIL, FIX, BLOCK
-        )
+        n, tail = lowest * 0 + CAPACITY + 1, lowest.to(tl.int64) * 0
+        # Where a Gaussian row would leave too many, the candidates need not be gathered to know it.
+        if (t == -INF) | (t.to(tl.float64) >= mean + crowded * std):
+            n, tail = gather(
+                row, vocab, stride, lowest, BEYOND, t, rate, values_ptr, columns_ptr, counter, CAPACITY, TAIL, FIX,
+                BLOCK,
+            )  # fmt: skip
         decided = False
         if n <= CAPACITY:
             top_key = largest(values_ptr, n, 1, SEARCH_BLOCK)
@@ -359,10 +369,13 @@ def hit_kernel(
             below = tail
             if TAIL:
                 below = scaled(tail, t, value_of(top_key), rate)
+            all_mass = below * 0
+            if (HAS_P or WHAT != MASK) and weighs_all(n, k_row, joint):
+                all_mass = mass_from(values_ptr, n, 1, lowest, value_of(top_key), rate, FIX, SEARCH_BLOCK)
             uniform = uniform_of(seeds, index, WHAT)
             decided, key, ties, copies, kept, mass = decide(
-                values_ptr, n, 1, vocab, n.to(tl.int64), complete, lowest, below, top_key, k_row, p_row,
-                joint, all_ties, uniform, width, rate, values_ptr, columns_ptr, counter,
+                values_ptr, n, 1, vocab, n.to(tl.int64), complete, lowest, all_mass, below, top_key,
+                k_row, p_row, joint, all_ties, uniform, width, rate, t, 0.0, values_ptr, columns_ptr, counter,
                 HAS_P, WHAT, True, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
             )  # fmt: skip
             if decided:
@@ -389,7 +402,7 @@ def hit_kernel(
 def rescue_kernel(
     logits, out, row_stride, stride, out_row_stride, out_stride, batch, vocab,
     table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, temperature: tl.float64,
-    least_delta: tl.float64, joint, all_ties, seeds, width,
+    least_delta: tl.float64, crowded: tl.float64, joint, all_ties, seeds, width,
     count_ptr, mass_ptr, top_ptr, missed, values_ptr, columns_ptr, counters,
     HAS_P: tl.constexpr, TAIL: tl.constexpr, WHAT: tl.constexpr, FAST: tl.constexpr,
     FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
@@ -411,17 +424,19 @@ def rescue_kernel(
                 number, table, k, delta_k, p, quantile_p, temperature
             )
             rate = (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
-            _, _, _, t = place_threshold(
+            _, std, _, t = place_threshold(
                 row, vocab, stride, k_row, delta_row, p_row, quantile_row, heat, least_delta, 0.2, joint, 0,
                 WHAT == TOKEN, BLOCK,
             )  # fmt: skip
-            top_key = largest(row, vocab, stride, BLOCK)
-            n_all = count_from(row, vocab, stride, top_key * 0 + NOTHING + 1, BLOCK)
-            below = rounding(row, vocab, stride, t, value_of(top_key), rate, FIX, BLOCK)
+            top_key, n_all = survey(row, vocab, stride, BLOCK)
+            all_mass, below = n_all * 0, n_all * 0
+            if weighs_all(n_all, k_row, joint):
+                all_mass, below = masses_of_row(row, vocab, stride, t, value_of(top_key), rate, FIX, BLOCK)
             uniform = uniform_of(seeds, index, WHAT)
             _, key, ties, copies, kept, mass = decide(
-                row, vocab, stride, vocab, n_all, n_all >= 0, top_key * 0 + NOTHING + 1, below, top_key, k_row, p_row,
-                joint, all_ties, uniform, width, rate, values_ptr, columns_ptr, counter,
+                row, vocab, stride, vocab, n_all, n_all >= 0, top_key * 0 + NOTHING + 1, all_mass, below, top_key,
+                k_row, p_row, joint, all_ties, uniform, width, rate, t, std.to(tl.float32), values_ptr, columns_ptr,
+                counter,
                 HAS_P, WHAT, False, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
             )  # fmt: skip
             bound = top_key * 0 + vocab

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from . import kernels, reference
 from .checks import Limits
-from .threshold import NUCLEUS_CANDIDATES, TruncationStats, is_hit
+from .threshold import CANDIDATE_BUFFER, NUCLEUS_CANDIDATES, TruncationStats, is_hit
 
 MARGIN = 0.2
 # Scratch memory for candidates in all programs of a launch.
 SCRATCH_BYTES = 16 << 20
 CANDIDATE_BYTES = 8
+# Expected candidates, as a multiple of the capacity, from which on a row is not gathered at all.
+CROWDED = 1.25
 
 
 class Config(NamedTuple):
@@ -41,9 +43,9 @@ class Config(NamedTuple):
 # By the number of candidates that a Gaussian row would leave: k = 50 of 128,256 leaves 460, live rows some 1,100.
 TABLE = (
     (1_024, Config(capacity=4_096, block=2_048, search_block=1_024, warps=8, per_core=2)),
-    (float("inf"), Config(capacity=16_384, block=2_048, search_block=1_024, warps=16, per_core=1)),
+    (float("inf"), Config(capacity=CANDIDATE_BUFFER, block=2_048, search_block=1_024, warps=16, per_core=1)),
 )
-RESCUE = Config(capacity=16_384, block=2_048, search_block=1_024, warps=8, per_core=1)
+RESCUE = Config(capacity=CANDIDATE_BUFFER, block=2_048, search_block=1_024, warps=8, per_core=1)
 
 
 def configure(vocab: int, limits: Limits) -> Config:
@@ -137,6 +139,7 @@ def launch(
             table,
             *numbers,
             least_delta(vocab),
+            quantile(max(0.0, 1 - CROWDED * config.capacity / vocab)),
             int(limits.order == "joint"),
             int(limits.ties == "all"),
             seeds,
@@ -190,7 +193,7 @@ def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> Trunca
         )
     mean, std, delta = moments.float().unbind(0)
     hit = is_hit(kept.long(), mass, limits, vocab)
-    return TruncationStats(mean, std, delta, value, kept, mass.float(), hit, kept > RESCUE.capacity)
+    return TruncationStats(mean, std, delta, value, kept, mass.float(), hit, kept > CANDIDATE_BUFFER)
 
 
 def is_fast(rows: Tensor) -> bool:

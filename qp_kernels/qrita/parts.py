@@ -167,19 +167,40 @@ def largest(source, n, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def smallest(source, n, stride, lowest, BLOCK: tl.constexpr):
-    """The smallest key at or above `lowest`, and how many entries have it (int64). Reads the source twice."""
-    lanes = tl.full([BLOCK], BEYOND, tl.int32)
+def survey(source, n, stride, BLOCK: tl.constexpr):
+    """The largest key, NOTHING where nothing is eligible, and how many entries are eligible (int64)."""
+    tops = tl.full([BLOCK], NOTHING, tl.int32)
+    eligible = tl.zeros([BLOCK], tl.int32)
     for start in range(0, n, BLOCK):
         values, _ = load(source, start, n, stride, BLOCK)
         keys = keys_of(values)
-        lanes = tl.minimum(lanes, tl.where(keys >= lowest, keys, BEYOND))
-    key = tl.min(lanes, axis=0)
-    equal = tl.zeros([BLOCK], tl.int32)
+        tops = tl.maximum(tops, keys)
+        eligible += (keys > NOTHING).to(tl.int32)
+    return tl.max(tops, axis=0), tl.sum(eligible, axis=0).to(tl.int64)
+
+
+@triton.jit
+def probe(
+    source, n, stride, lo, pivots, top, rate, MASS: tl.constexpr, FIX: tl.constexpr, P: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A step of a search: the smallest key at or above `lo`, its multiplicity, and the amounts at the pivots."""
+    lowest, copies = tl.full([BLOCK], BEYOND, tl.int32), tl.zeros([BLOCK], tl.int32)
+    found = tl.zeros([P], tl.int64)
     for start in range(0, n, BLOCK):
         values, _ = load(source, start, n, stride, BLOCK)
-        equal += (keys_of(values) == key).to(tl.int32)
-    return key, tl.sum(equal, axis=0).to(tl.int64)
+        keys = keys_of(values)
+        # Each lane keeps its smallest key so far and how often it met it.
+        is_lower = (keys >= lo) & (keys < lowest)
+        copies = tl.where(is_lower, 1, copies + (keys == lowest).to(tl.int32))
+        lowest = tl.where(is_lower, keys, lowest)
+        above = keys[None, :] >= pivots[:, None]  # [P, BLOCK]
+        if MASS:
+            found += tl.sum(tl.where(above, weights(values, top, rate, FIX)[None, :], 0), axis=1)
+        else:
+            found += tl.sum(above.to(tl.int32), axis=1)
+    key = tl.min(lowest, axis=0)
+    return key, tl.sum(tl.where(lowest == key, copies, 0), axis=0).to(tl.int64), found
 
 
 @triton.jit
