@@ -32,10 +32,13 @@ class Rule:
 
     def apply(self, logits):
         """(x + shift) / temperature in float32, of a tensor or an array. Never changes the order of two entries."""
-        one = torch.tensor if isinstance(logits, torch.Tensor) else np.float32
-        kind = {"dtype": torch.float32, "device": logits.device} if isinstance(logits, torch.Tensor) else {}
-        shifted = logits + one(self.shift, **kind) if self.shift else logits
-        return shifted / one(self.temperature, **kind) if self.temperature != 1 else shifted
+        if isinstance(logits, torch.Tensor):  # numbers as tensors: CUDA multiplies by the inverse of a plain one
+            shift, heat = torch.tensor([self.shift, self.temperature], dtype=torch.float32, device=logits.device)
+        else:
+            shift, heat = np.float32(self.shift), np.float32(self.temperature)
+        with np.errstate(over="ignore"):  # a soft mask of -3e38 is -inf at a low temperature
+            shifted = logits + shift if self.shift else logits
+            return shifted / heat if self.temperature != 1 else shifted
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ class SortedRows:
     def descending(self, row: int, rule: Rule) -> np.ndarray:
         """The eligible entries of a row as the rule sees them, largest first."""
         place = self._places[row]
-        return rule.apply(0 - self._keys[place, : self._eligible[place]])
+        values = rule.apply(0 - self._keys[place, : self._eligible[place]])
+        return values[: int(np.searchsorted(-values, np.inf))]  # the rule can make -inf of a finite one
 
     def moments(self, rows: list[int], rule: Rule) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and standard deviation of the samples of some rows, float64."""

@@ -322,6 +322,17 @@ def test_the_model_s_own_dtype_is_another_stack_of_rows(make, tiny_model):
     assert len(panel.to_frame()) == 6 and "logits_dtype='model'" in panel.code()
 
 
+@pytest.mark.parametrize("over", ["k", "p"])
+def test_soft_masks_become_infinite_at_a_low_temperature(make, rows, trace_of, over):
+    masked = rows.clone()
+    masked[:, 100:] = torch.finfo(torch.float32).min
+    panel = make(masked, over=over, k=500, p=0.9, temperature=0.5)
+    stats = truncation(masked / 0.5, **limits_of(panel))
+    assert panel.to_frame()["kept"].tolist() == stats.kept.tolist()
+    eligible = 100 if over == "k" else int(select(masked[11] / 0.5, p=0.9).count)
+    assert sum(trace_of(panel, "kept").y) == eligible
+
+
 def test_the_buffer_is_the_kernels(make, rows, trace_of):
     assert list(trace_of(make(rows), "buffer").y) == [CANDIDATE_BUFFER] * 2
 
