@@ -156,13 +156,15 @@ def quantiles(values: Sequence[float] | np.ndarray, name: str, suffix: str = "")
 
 
 def commit() -> str:
-    """The commit of the clone, "+changes" where tracked files differ; else $QP_COMMIT, else "unknown"."""
+    """$QP_COMMIT, which names what a copy was made of; else the commit of the clone, "+changes" where files differ."""
     asked = os.environ.get("QP_COMMIT", "").strip()
+    if asked:
+        return asked
     if not (ROOT / ".git").exists():  # git would look further up, and find another repository
-        return asked or "unknown"
+        return "unknown"
     head = _git("rev-parse", "HEAD")
     if not head:
-        return asked or "unknown"
+        return "unknown"
     return head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
 
 

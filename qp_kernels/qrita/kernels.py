@@ -323,7 +323,8 @@ def hit_kernel(
 
     Grid: programs; each has scratch memory for CAPACITY candidates and owns every so many rows.
     FAST: Rows of logits (and of `out`, MASK) are contiguous, aligned to 16 entries and have a multiple of 16.
-    Bytes a row: V read once, and V written once (MASK). The sample, 8,192 entries, is read before, and stays cached.
+    Entries a row: V read once, and V written once (MASK); of a row that is too crowded to gather only the sample, whose
+    8,192 entries are read before and stay in the cache.
     """
     if FAST:
         vocab, stride = vocab // 16 * 16, 1  # tells the compiler what it can divide by
@@ -462,7 +463,7 @@ def truncation_kernel(
     moments_ptr, threshold_ptr, kept_ptr, mass_ptr, joint, paper,
     FIX: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Where the threshold of a row lies and what it leaves. Grid: rows. Bytes a row: V read twice.
+    """Where the threshold of a row lies and what it leaves. Grid: rows. Entries a row: V read three times.
 
     Writes mean, std and delta [3, B] and the share of the mass [B] as fp64, t [B] fp32, kept [B] int32.
     """

@@ -6,7 +6,9 @@ the caller's stream.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -94,7 +96,7 @@ def kept_counts(logits: Tensor, limits: Limits) -> Tensor:
 def draw(logits: Tensor, limits: Limits, temperature: Tensor | float, seeds: Tensor) -> Tensor:
     """[B] int64: the token that each row's seed draws among what is kept; -1 where nothing is eligible."""
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    launch(logits, limits, temperature, tokens, kernels.TOKEN.value, seeds=seeds)
+    launch(logits, limits, temperature, tokens, kernels.TOKEN.value, seeds=seeds.contiguous())
     return tokens
 
 
@@ -106,14 +108,15 @@ def launch(
     what: int,
     width: int = 1,
     seeds: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Run both kernels; with LIST return number and mass of what is kept and the maximum, [B] each."""
+) -> tuple[Tensor, ...]:
+    """Run both kernels; with LIST return number and mass of what is kept and the maximum, [B] each, else nothing."""
     batch, vocab = logits.shape
     device = logits.device
     is_list = what == kernels.LIST.value
-    per_row = [torch.empty(batch, dtype=kind, device=device) for kind in (torch.int32, torch.int64, torch.float32)]
+    kinds = (torch.int32, torch.int64, torch.float32) if is_list else ()
+    found = tuple(torch.empty(batch, dtype=kind, device=device) for kind in kinds)
     if not batch:
-        return tuple(per_row) if is_list else None
+        return found
     table, numbers = limits_for_kernels(limits, temperature, vocab, device)
     missed = torch.empty(batch, dtype=torch.int8, device=device)
     # Where p or a draw counts within the whole row, the mass below the threshold counts too.
@@ -127,7 +130,7 @@ def launch(
         values = torch.empty(programs * config.capacity, dtype=torch.float32, device=device)
         columns = torch.empty(programs * config.capacity, dtype=torch.int32, device=device)
         counters = torch.empty(programs, dtype=torch.int32, device=device)
-        kernel[(programs,)](
+        on(device, kernel, programs)(
             logits,
             out,
             logits.stride(0),
@@ -144,7 +147,7 @@ def launch(
             int(limits.ties == "all"),
             seeds,
             width,
-            *(per_row if is_list else (None, None, None)),
+            *(found or (None, None, None)),
             missed,
             values,
             columns,
@@ -158,7 +161,7 @@ def launch(
             SEARCH_BLOCK=config.search_block,
             num_warps=config.warps,
         )
-    return tuple(per_row) if is_list else None
+    return found
 
 
 def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> TruncationStats:
@@ -171,7 +174,7 @@ def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> Trunca
     mass = torch.empty(batch, dtype=torch.float64, device=device)
     table, numbers = limits_for_kernels(limits, 1.0, vocab, device)
     if batch:
-        kernels.truncation_kernel[(batch,)](
+        on(device, kernels.truncation_kernel, batch)(
             logits,
             logits.stride(0),
             logits.stride(1),
@@ -200,6 +203,16 @@ def is_fast(rows: Tensor) -> bool:
     """Whether the kernels may read or write 16 bytes at once."""
     vocab, row_stride = rows.shape[1], rows.stride(0)
     return rows.stride(1) == 1 and vocab % 16 == 0 and row_stride % 16 == 0 and rows.data_ptr() % 16 == 0
+
+
+def on(device: torch.device, kernel: Any, programs: int) -> Callable[..., None]:
+    """The kernel as a function that runs on this device, which need not be the current one."""
+
+    def run(*arguments: Any, **options: Any) -> None:
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            kernel[(programs,)](*arguments, **options)
+
+    return run
 
 
 def limits_for_kernels(
@@ -251,8 +264,3 @@ def cores(device: torch.device) -> int:
 def programs_of(device: torch.device, config: Config) -> int:
     """How many programs run, within the scratch memory there is."""
     return min(cores(device) * config.per_core, SCRATCH_BYTES // (config.capacity * CANDIDATE_BYTES))
-
-
-def describe(limits: Limits, vocab: int) -> dict[str, Any]:
-    """The configuration that a call takes, for a log."""
-    return configure(vocab, limits)._asdict()

@@ -42,3 +42,8 @@ def pytest_collection_modifyitems(config, items):
         kinds[item.get_closest_marker("interpreted") is not None].append(item)
     items[:] = kinds[places.INTERPRETED]
     config.hook.pytest_deselected(items=kinds[not places.INTERPRETED])
+
+
+def pytest_configure(config):
+    if places.INTERPRETED:  # it computes in numpy, which warns of inf - inf and of casts, where a GPU does not
+        config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning")

@@ -3,7 +3,7 @@
 A test module says `pytestmark = pytest.mark.usefixtures("place")` and takes the public functions from here: they work
 on CPU tensors as the package's own do, and carry the whole memory of every tensor to the place and back, so that
 strides, views and work in place mean the same there. Marks: `big` leaves Triton's interpreter out, `plain` runs with
-torch on a CPU alone.
+torch on a CPU alone, `kernels` with Triton alone.
 
 With TRITON_INTERPRET=1, which Triton reads when it is imported, only what is marked `interpreted` runs, else everything
 but that: `make test` does both in turn.
@@ -41,6 +41,8 @@ here = TORCH
 
 def places(marks):
     """The parameters of the fixture `place` for a test with these marks."""
+    if "kernels" in marks:
+        return PLACES[2:]
     return PLACES[:1] if "plain" in marks else PLACES[:3] if "big" in marks else PLACES
 
 

@@ -158,3 +158,13 @@ def test_as_many_candidates_as_k_asks_for():
     assert int(truncation(row, 2).kept) == 2
     for seed in range(20):
         assert int(sample(row, 2, seeds=torch.tensor([seed]))) in (77, 300)
+
+
+def test_arguments_of_any_stride():
+    rows = random_rows(5, 13, 97)
+    seeds, heat = torch.arange(26)[::2], torch.tensor([0.5, 2.0]).repeat(13)[::2]
+    tokens = sample(rows, 9, 0.9, temperature=heat, seeds=seeds)
+    assert tokens.equal(sample(rows, 9, 0.9, temperature=heat.contiguous(), seeds=seeds.contiguous()))
+    k, p = torch.tensor([9]).expand(13), torch.tensor([0.9], dtype=torch.float64).expand(13)
+    one_seed = torch.tensor([7]).expand(13)
+    assert sample(rows, k, p, seeds=one_seed).equal(sample(rows, 9, 0.9, seeds=one_seed.contiguous()))

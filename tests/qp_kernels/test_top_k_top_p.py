@@ -157,6 +157,7 @@ def test_expanded_input():
     assert top_k_top_p(row[:, :1].expand(1, 55), 9).isfinite().sum() == 9  # one value, 55 times at one address
 
 
+@pytest.mark.big
 @pytest.mark.parametrize("vocab", [31, 4_099])
 def test_a_row_has_the_same_bits_wherever_it_stands(vocab):
     rng = np.random.default_rng(0)

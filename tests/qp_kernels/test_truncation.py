@@ -106,6 +106,7 @@ def test_per_row_arguments_equal_one_row_calls(logits, data):
         assert all(same_bits(field[i], alone) for field, alone in zip(stats, one))
 
 
+@pytest.mark.big
 def test_equal_bits_wherever_the_row_stands():
     row = torch.randn(9001, generator=torch.Generator().manual_seed(5))
     alone = truncation(row, 50, 0.9)
