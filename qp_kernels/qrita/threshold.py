@@ -100,7 +100,9 @@ def finite_moments(values: Tensor) -> tuple[Tensor, Tensor]:
     exponent = (values.abs().amax(-1, keepdim=True).view(torch.int32) >> 23) - 127
     shift = bits - 1 - exponent
     first = shift.clamp(-100, 100)  # the shift may be 2**149: in two factors
-    fixed = (values * _power_of_two(first) * _power_of_two(shift - first) + 0.5).floor().long()
+    scaled = values * _power_of_two(first) * _power_of_two(shift - first) + 0.5
+    fixed = scaled.long()
+    fixed -= (scaled < fixed).long()  # the floor: torch's own goes through a library that splits even short steps
     highest = fixed.where(finite, -(2**62)).amax(-1, keepdim=True)
     gap = (fixed - highest).where(finite, 0)
     count = finite.sum(-1)

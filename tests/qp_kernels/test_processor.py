@@ -7,6 +7,8 @@ import torch
 from places import QritaProcessor, divided, top_k_top_p
 from rows_of import random_rows, same_bits
 
+from qp_kernels import qrita
+
 pytestmark = pytest.mark.usefixtures("place")
 
 
@@ -67,4 +69,4 @@ def test_refuses_other_scores():
 
 @pytest.mark.plain
 def test_repr_reads_as_the_call():
-    assert repr(QritaProcessor(50, 0.9)) == "QritaProcessor(k=50, p=0.9, temperature=1.0)"
+    assert repr(qrita.QritaProcessor(50, 0.9)) == "QritaProcessor(k=50, p=0.9, temperature=1.0)"

@@ -150,11 +150,9 @@ def test_the_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "ROOT", tmp_path)
     monkeypatch.delenv("QP_COMMIT", raising=False)
     assert results.commit() == "unknown"
-    monkeypatch.setenv("QP_COMMIT", "abc")
-    assert results.commit() == "abc"
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
     subprocess.run([*git, "init", "-q"], cwd=tmp_path, check=True)
-    assert results.commit() == "abc", "no commit yet"
+    assert results.commit() == "unknown", "no commit yet"
     (tmp_path / "file").write_text("1")
     subprocess.run([*git, "add", "file"], cwd=tmp_path, check=True)
     subprocess.run([*git, "commit", "-qm", "first"], cwd=tmp_path, check=True)
@@ -162,6 +160,8 @@ def test_the_commit(tmp_path, monkeypatch):
     assert results.commit() == head
     (tmp_path / "file").write_text("2")
     assert results.commit() == head + "+changes"
+    monkeypatch.setenv("QP_COMMIT", "abc")
+    assert results.commit() == "abc", "a copy says what it was made of"
 
 
 def test_quantiles():
