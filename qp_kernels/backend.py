@@ -5,6 +5,7 @@ Knows: devices, the driver, whether Triton kernels exist for them. Does not know
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -71,6 +72,11 @@ def _triton_obstacle(device_type: str, interpreted: bool) -> str | None:
     if not has_triton():
         return "triton is not installed (it has wheels for Linux only)"
     return None
+
+
+def current(device: torch.device) -> contextlib.AbstractContextManager:
+    """Make a device the current one: Triton launches there, wherever the tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import numbers
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -115,12 +116,9 @@ def write(
         _read(path)  # raises for what is not ours to replace
     text = json.dumps(asdict(results), indent=1, ensure_ascii=False, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    working = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        working.write_text(text + "\n", "utf-8")
-        working.replace(path)
-    finally:
-        working.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as working:
+        (Path(working) / path.name).write_text(text + "\n", "utf-8")
+        (Path(working) / path.name).replace(path)
     return path
 
 
@@ -156,7 +154,8 @@ def quantiles(values: Sequence[float] | np.ndarray, name: str, suffix: str = "")
 
 
 def commit() -> str:
-    """$QP_COMMIT, which names what a copy was made of; else the commit of the clone, "+changes" where files differ."""
+    """$QP_COMMIT, which names what a copy was made of; else the commit of the clone, "+changes" unless git says that no
+    tracked file differs."""
     asked = os.environ.get("QP_COMMIT", "").strip()
     if asked:
         return asked
@@ -165,16 +164,17 @@ def commit() -> str:
     head = _git("rev-parse", "HEAD")
     if not head:
         return "unknown"
-    return head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    return head + ("" if _git("status", "--porcelain", "--untracked-files=no") == "" else "+changes")
 
 
-def _git(*arguments: str) -> str:
-    """What git says, "" where it fails."""
+def _git(*arguments: str) -> str | None:
+    """What git says of this clone, None where it fails."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(["git", *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _clocks() -> dict[str, str]:
@@ -225,7 +225,7 @@ def _read(path: Path) -> Results:
 
     try:
         content = json.loads(path.read_text("utf-8"), parse_constant=refuse)
-    except ValueError as error:  # damaged JSON or UTF-8
+    except (ValueError, RecursionError) as error:  # damaged JSON or UTF-8
         raise ValueError(f"{path} is no results file: {error}") from error
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
@@ -247,6 +247,7 @@ def _check(results: Results) -> None:
             raise ValueError(f"{name} must be a string that is not empty, got {value!r}")
     if not _DATE.fullmatch(results.date):
         raise ValueError(f"date must be as 2026-01-31T12:00:00Z, got {results.date!r}")
+    datetime.fromisoformat(results.date)  # a ValueError where there is no such day
     for name, wanted in (("versions", VERSIONS), ("clocks", ())):
         value = _flat(getattr(results, name), name)
         if missing := set(wanted) - set(value):

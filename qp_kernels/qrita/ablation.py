@@ -152,7 +152,8 @@ def run(
     if len(rows):
         target = result if result.ndim == 2 else result[None]
         plan = _Plan(rows.contiguous(), target, limits, truncation, duplicates, blocks(rows.shape[-1], block_table))
-        _by_sorting(plan) if search == "sort" else _by_pivots(plan, search)
+        with backend.current(rows.device):
+            _by_sorting(plan) if search == "sort" else _by_pivots(plan, search)
     return result if out is None else out.copy_(result)
 
 
@@ -173,13 +174,14 @@ class _Plan(NamedTuple):
                 delta = -torch.special.ndtri(k.double() / vocab)
             else:
                 delta = -torch.special.ndtri(p)
-                cap = -float(torch.special.ndtri(torch.tensor(min(1.0, NUCLEUS_CANDIDATES / vocab)).double()))
+                least = torch.tensor(min(1.0, NUCLEUS_CANDIDATES / vocab), dtype=torch.float64)
+                cap = -float(torch.special.ndtri(least))
         else:
             share = k.double() / vocab if k is not None else p
             table = quantile_table() if k is not None else mass_table()
             delta = table.to(share.device)[(share * TABLE_SIZE).long().clamp(max=TABLE_SIZE - 1)]
             cap, per_std = INF, False
-        # k = V is off, and its delta infinite; p's search then has t = -inf to begin with, and misses.
+        # A row whose k is off in a tensor of k has an infinite delta: its candidates are the whole row.
         return {
             "delta_rows": delta.clamp(-1e4, 1e4).float(),
             "cap": cap,
@@ -223,12 +225,12 @@ def _by_sorting(plan: _Plan) -> None:
     rows, limits, sizes = plan.rows, plan.limits, plan.blocks
     batch, vocab = rows.shape
     grid, launch = (batch,), {"BLOCK": sizes.row, "num_warps": sizes.warps}
-    value, needed = torch.empty(2, batch, device=rows.device).unbind()
+    value, needed = torch.empty(2, batch, dtype=torch.float32, device=rows.device).unbind()
     missed = torch.ones(batch, dtype=torch.bool, device=rows.device)
     if plan.truncation != "off" and not limits.off:
         width = min(vocab, SORT_WIDTH)
-        scratch = torch.full((batch, width), -INF, device=rows.device)
-        found = torch.empty(batch, 3, device=rows.device)
+        scratch = torch.full((batch, width), -INF, dtype=torch.float32, device=rows.device)
+        found = torch.empty(batch, 3, dtype=torch.float32, device=rows.device)
         chosen = {**plan.threshold(), "MISS": plan.truncation == "miss"}
         kernels.gather_kernel[grid](
             rows, scratch, found, n=vocab, stride=rows.stride(0), width=width, **chosen, **launch

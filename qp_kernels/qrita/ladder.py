@@ -51,7 +51,7 @@ class Ladder(NamedTuple):
     def weigh(self, top: float, vocab: int) -> Ladder:
         """The same with fixed-point masses as weights; `top` is the row's maximum."""
         keys = torch.from_numpy((0.0 - self.logits).astype(np.float32))
-        weights = reference.fixed_weights(keys, torch.tensor([top]), vocab).numpy()
+        weights = reference.fixed_weights(keys, torch.tensor([top], dtype=torch.float32), vocab).numpy()
         return self._replace(weights=weights, above=_from_the_top(self.times * weights))
 
     def place(self, bound: float) -> int:

@@ -6,14 +6,13 @@ the caller's stream.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import backend as backends
 from . import kernels, reference
 from .checks import Limits
 from .threshold import CANDIDATE_BUFFER, NUCLEUS_CANDIDATES, TruncationStats, is_hit
@@ -24,6 +23,8 @@ SCRATCH_BYTES = 16 << 20
 CANDIDATE_BYTES = 8
 # Expected candidates, as a multiple of the capacity, from which on a row is not gathered at all.
 CROWDED = 1.25
+# From here on all finite logits weigh the same, and 1 / T is still a normal fp32 number.
+HOTTEST = 1e37
 
 
 class Config(NamedTuple):
@@ -122,45 +123,46 @@ def launch(
     # Where p or a draw counts within the whole row, the mass below the threshold counts too.
     by_row = not limits.has_k or table is not None or limits.order == "joint"
     weighs = limits.has_p or what == kernels.TOKEN.value
-    for kernel, config, switches in (
-        (kernels.hit_kernel, configure(vocab, limits), {"HAS_P": weighs, "TAIL": weighs and by_row}),
-        (kernels.rescue_kernel, RESCUE, {"HAS_P": True, "TAIL": False}),
-    ):
-        programs = min(batch, programs_of(device, config))
-        values = torch.empty(programs * config.capacity, dtype=torch.float32, device=device)
-        columns = torch.empty(programs * config.capacity, dtype=torch.int32, device=device)
-        counters = torch.empty(programs, dtype=torch.int32, device=device)
-        on(device, kernel, programs)(
-            logits,
-            out,
-            logits.stride(0),
-            logits.stride(1),
-            out.stride(0),
-            out.stride(1) if out.ndim == 2 else 1,
-            batch,
-            vocab,
-            table,
-            *numbers,
-            least_delta(vocab),
-            quantile(max(0.0, 1 - CROWDED * config.capacity / vocab)),
-            int(limits.order == "joint"),
-            int(limits.ties == "all"),
-            seeds,
-            width,
-            *(found or (None, None, None)),
-            missed,
-            values,
-            columns,
-            counters,
-            **switches,
-            FAST=is_fast(logits) and (what != kernels.MASK.value or is_fast(out)),
-            WHAT=what,
-            FIX=reference.fixed_point(vocab),
-            CAPACITY=config.capacity,
-            BLOCK=config.block,
-            SEARCH_BLOCK=config.search_block,
-            num_warps=config.warps,
-        )
+    with backends.current(device):
+        for kernel, config, switches in (
+            (kernels.hit_kernel, configure(vocab, limits), {"HAS_P": weighs, "TAIL": weighs and by_row}),
+            (kernels.rescue_kernel, RESCUE, {"HAS_P": True, "TAIL": False}),
+        ):
+            programs = min(batch, programs_of(device, config))
+            values = torch.empty(programs * config.capacity, dtype=torch.float32, device=device)
+            columns = torch.empty(programs * config.capacity, dtype=torch.int32, device=device)
+            counters = torch.empty(programs, dtype=torch.int32, device=device)
+            kernel[(programs,)](
+                logits,
+                out,
+                logits.stride(0),
+                logits.stride(1),
+                out.stride(0),
+                out.stride(1) if out.ndim == 2 else 1,
+                batch,
+                vocab,
+                table,
+                *numbers,
+                least_delta(vocab),
+                quantile(max(0.0, 1 - CROWDED * config.capacity / vocab)),
+                int(limits.order == "joint"),
+                int(limits.ties == "all"),
+                seeds,
+                width,
+                *(found or (None, None, None)),
+                missed,
+                values,
+                columns,
+                counters,
+                **switches,
+                FAST=is_fast(logits) and (what != kernels.MASK.value or is_fast(out)),
+                WHAT=what,
+                FIX=reference.fixed_point(vocab),
+                CAPACITY=config.capacity,
+                BLOCK=config.block,
+                SEARCH_BLOCK=config.search_block,
+                num_warps=config.warps,
+            )
     return found
 
 
@@ -174,26 +176,27 @@ def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> Trunca
     mass = torch.empty(batch, dtype=torch.float64, device=device)
     table, numbers = limits_for_kernels(limits, 1.0, vocab, device)
     if batch:
-        on(device, kernels.truncation_kernel, batch)(
-            logits,
-            logits.stride(0),
-            logits.stride(1),
-            batch,
-            vocab,
-            table,
-            *numbers[:4],
-            least_delta(vocab),
-            margin,
-            moments,
-            value,
-            kept,
-            mass,
-            int(limits.order == "joint"),
-            int(rule == "paper"),
-            FIX=reference.fixed_point(vocab),
-            BLOCK=RESCUE.block,
-            num_warps=RESCUE.warps,
-        )
+        with backends.current(device):
+            kernels.truncation_kernel[(batch,)](
+                logits,
+                logits.stride(0),
+                logits.stride(1),
+                batch,
+                vocab,
+                table,
+                *numbers[:4],
+                least_delta(vocab),
+                margin,
+                moments,
+                value,
+                kept,
+                mass,
+                int(limits.order == "joint"),
+                int(rule == "paper"),
+                FIX=reference.fixed_point(vocab),
+                BLOCK=RESCUE.block,
+                num_warps=RESCUE.warps,
+            )
     mean, std, delta = moments.float().unbind(0)
     hit = is_hit(kept.long(), mass, limits, vocab)
     return TruncationStats(mean, std, delta, value, kept, mass.float(), hit, kept > CANDIDATE_BUFFER)
@@ -205,36 +208,26 @@ def is_fast(rows: Tensor) -> bool:
     return rows.stride(1) == 1 and vocab % 16 == 0 and row_stride % 16 == 0 and rows.data_ptr() % 16 == 0
 
 
-def on(device: torch.device, kernel: Any, programs: int) -> Callable[..., None]:
-    """The kernel as a function that runs on this device, which need not be the current one."""
-
-    def run(*arguments: Any, **options: Any) -> None:
-        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            kernel[(programs,)](*arguments, **options)
-
-    return run
-
-
 def limits_for_kernels(
     limits: Limits, temperature: Tensor | float, vocab: int, device: torch.device
 ) -> tuple[Tensor | None, tuple[int, float, float, float, float]]:
     """k, delta_k, p, the normal quantile of p, and T: as numbers, or where one differs by row as a table [B, 5] fp64.
 
-    T = 0 becomes k = 1.
+    T = 0 becomes k = 1, and T beyond HOTTEST is HOTTEST.
     """
     if limits.k_rows is None and limits.p_rows is None and not isinstance(temperature, Tensor):
         k, p = limits.k_number or vocab, 1.0 if limits.p_number is None else limits.p_number
         if temperature == 0:
             return None, (1, quantile(1 - 1 / vocab), 1.0, float("inf"), 1.0)
-        return None, (k, *quantiles_of_numbers(limits, vocab)[:1], p, quantile(p), temperature)
+        return None, (k, *quantiles_of_numbers(limits, vocab)[:1], p, quantile(p), min(temperature, HOTTEST))
     batch = limits.batch
-    k = limits.k.double() if limits.k is not None else torch.full((batch,), float(vocab), device=device).double()
+    k = limits.k.double() if limits.k is not None else torch.full((batch,), vocab, dtype=torch.float64, device=device)
     p = limits.p if limits.p is not None else torch.ones(batch, dtype=torch.float64, device=device)
     heat = torch.ones_like(p)
     if isinstance(temperature, Tensor) or temperature != 1:
         heat = heat * temperature
         k, p = torch.where(heat > 0, k, 1.0), torch.where(heat > 0, p, 1.0)
-        heat = torch.where(heat > 0, heat, 1.0)
+        heat = torch.where(heat > 0, heat, 1.0).clamp(max=HOTTEST)
     delta_k = torch.special.ndtri(1 - k / vocab).where(k < vocab, -float("inf"))
     quantile_p = torch.special.ndtri(p)
     return torch.stack([k, delta_k, p, quantile_p, heat], dim=1), (vocab, 0.0, 1.0, 0.0, 1.0)

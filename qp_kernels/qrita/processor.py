@@ -56,5 +56,6 @@ class QritaProcessor:
         worker(scores, self.backend).mask(rows, limits, out, 1.0 if greedy else self.temperature)
         if self.temperature not in (0, 1):
             largest = torch.finfo(scores.dtype).max
-            out = torch.where(out > -torch.inf, (out / self.temperature).clamp(-largest, largest), out)
+            heat = max(self.temperature, torch.finfo(torch.float32).tiny)  # torch divides in fp32, where less is 0
+            out = torch.where(out > -torch.inf, (out / heat).clamp(-largest, largest), out)
         return out.reshape(scores.shape)

@@ -38,7 +38,8 @@ class TruncationStats(NamedTuple):
         threshold: t in logit units, float32; -inf where nothing is truncated.
         kept: Entries >= t, int32.
         mass: Share of the row's probability at or above t, float32; 0 where nothing is eligible.
-        hit: bool, whether the entries >= t are enough for k and p.
+        hit: bool, whether the entries >= t are enough for k and p. (A kernel may still search the whole row: where it
+            holds fewer candidates than `CANDIDATE_BUFFER`, or expects more of a Gaussian row.)
         overflow: bool, whether `kept` exceeds `CANDIDATE_BUFFER`.
     """
 

@@ -172,7 +172,7 @@ def _ground(rows: Tensor, k: int | None, p: float | None, space: str) -> Ground 
         return None
     total = 0
     if k is None:
-        high = torch.tensor([top])
+        high = torch.tensor([top], dtype=torch.float32)
         total = sum(int(reference.fixed_weights(keys[:, tile], high, vocab).sum()) for tile in tiles(keys))
     hit = kept <= thresholds.CANDIDATE_BUFFER and (k is None or kept >= k)
     ladder = distinct(keys, cut, space) if hit else None

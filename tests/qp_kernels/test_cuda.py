@@ -1,4 +1,4 @@
-"""The torch back-end on CUDA tensors: the same contract, without a synchronisation in the mask path."""
+"""On CUDA tensors: the same contract, without a synchronisation in the mask path, which graphs capture."""
 
 import math
 
@@ -54,40 +54,42 @@ def test_same_set_as_on_a_cpu():
         torch.testing.assert_close(there.cpu(), here, equal_nan=True)
 
 
+@pytest.mark.parametrize("by", ["torch", "triton"])
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_no_synchronisation(no_synchronisation):
+def test_no_synchronisation(no_synchronisation, by):
     logits = torch.randn(5, 3001, device="cuda")
     k, p = torch.tensor([1, 0, -7, 9999, 50], device="cuda"), torch.full((5,), 0.9, device="cuda")
     heat, seeds, out = p * 2, k * 3, torch.empty_like(logits)
-    processor = QritaProcessor(50, 0.9, temperature=0.8)
+    processor = QritaProcessor(50, 0.9, temperature=0.8, backend=by)
     no_synchronisation()
     for limits in ((50, None), (None, 0.9), (50, 0.9), (k, None), (None, p), (k, p), (None, None)):
         for order in ("k_then_p", "joint"):
-            top_k_top_p(logits, *limits, order=order, backend="torch")
-            top_k_top_p(logits, *limits, order=order, out=out, backend="torch")
-            truncation(logits, *limits, order=order, backend="torch")
-        sample(logits, *limits, temperature=heat, seeds=seeds, backend="torch")
-    sample(logits, backend="torch")
-    top_k_top_p(logits, 50, ties="all", backend="torch")
-    select(logits, 50, 0.9, backend="torch")
-    select(logits, k, p, max_candidates=64, backend="torch")
+            top_k_top_p(logits, *limits, order=order, backend=by)
+            top_k_top_p(logits, *limits, order=order, out=out, backend=by)
+            truncation(logits, *limits, order=order, backend=by)
+        sample(logits, *limits, temperature=heat, seeds=seeds, backend=by)
+    sample(logits, backend=by)
+    top_k_top_p(logits, 50, ties="all", backend=by)
+    select(logits, 50, 0.9, backend=by)
+    select(logits, k, p, max_candidates=64, backend=by)
     processor(None, logits)
 
 
-def test_graph_replay():
+@pytest.mark.parametrize("by", ["torch", "triton"])
+def test_graph_replay(by):
     logits, out = torch.randn(7, 5003, device="cuda"), torch.empty(7, 5003, device="cuda")
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        top_k_top_p(logits, 50, 0.9, out=out, backend="torch")
+        top_k_top_p(logits, 50, 0.9, out=out, backend=by)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        top_k_top_p(logits, 50, 0.9, out=out, backend="torch")
+        top_k_top_p(logits, 50, 0.9, out=out, backend=by)
     for _ in range(3):
         logits.normal_()
         graph.replay()
-        assert same_bits(out.cpu(), top_k_top_p(logits, 50, 0.9, backend="torch").cpu())
+        assert same_bits(out.cpu(), top_k_top_p(logits, 50, 0.9, backend=by).cpu())
 
 
 def test_contents_of_tensors_are_taken_as_they_come():

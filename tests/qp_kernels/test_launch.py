@@ -80,3 +80,14 @@ def test_fast_rows_are_contiguous_aligned_and_a_multiple_of_sixteen():
     assert launch.is_fast(rows) and launch.is_fast(rows[1:]) and launch.is_fast(rows[:, :32])
     assert not launch.is_fast(rows[:, 1:49]) and not launch.is_fast(rows[:, :60]) and not launch.is_fast(rows.t())
     assert not launch.is_fast(torch.zeros(4, 72)[:, :64])
+
+
+def test_torch_s_default_dtype_does_not_matter():
+    rows = random_rows(6, 3, 601)
+    arguments = {"p": torch.tensor([1.0, 0.9, 0.5], dtype=torch.float64)}
+    want = top_k_top_p(rows, **arguments)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert same_bits(top_k_top_p(rows, **arguments), want)
+    finally:
+        torch.set_default_dtype(torch.float32)

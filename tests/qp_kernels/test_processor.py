@@ -34,6 +34,12 @@ def test_temperature_zero_keeps_the_argmax_alone():
         assert got.tolist() == [[-math.inf, 4.0, -math.inf, -math.inf]]
 
 
+def test_a_temperature_that_fp32_rounds_to_zero():
+    scores = torch.tensor([[0.0, -1.0, -2.0]])
+    got = QritaProcessor(k=2, temperature=1e-300)(None, scores)
+    assert got[0, 0] == 0 and -math.inf < got[0, 1] < -1e37 and got[0, 2] == -math.inf
+
+
 def test_tiny_temperature_leaves_scores_that_softmax_can_take():
     scores = torch.tensor([[-30.0, -20.0, -25.0], [3.0, 90.0, -1.0]])
     for dtype in (torch.float32, torch.float16):

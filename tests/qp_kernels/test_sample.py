@@ -168,3 +168,15 @@ def test_arguments_of_any_stride():
     k, p = torch.tensor([9]).expand(13), torch.tensor([0.9], dtype=torch.float64).expand(13)
     one_seed = torch.tensor([7]).expand(13)
     assert sample(rows, k, p, seeds=one_seed).equal(sample(rows, 9, 0.9, seeds=one_seed.contiguous()))
+
+
+def test_any_finite_temperature():
+    """Beyond 1e37 all finite logits weigh the same, and +inf still wins."""
+    row = random_rows(0, 1, 211)
+    seeds = torch.arange(9)
+    tokens = sample(row.expand(9, -1), temperature=1e300, seeds=seeds)
+    order = torch.from_numpy(row_order(row[0].numpy()))
+    assert tokens.equal(order[(uniform(seeds).double() * 211).long()])
+    row[0, 5] = math.inf
+    for temperature in (1e-45, 1e37, 1e300):
+        assert sample(row, 10, 0.9, temperature=temperature, seeds=torch.tensor([3])).tolist() == [5]
