@@ -2,17 +2,21 @@
 
     python tests/qp_kernels/fuzz.py --rows 2000000 --seed 1 --device cuda --backend triton --record
 
-Every batch follows from the seed and its index. The first differences are printed with the row alone, made as short as
-it still fails, and the command that makes the batch again (`--replay SEED:INDEX`). A table by family comes last. The
-exit status is 1 where a row breaks the contract.
+Every batch follows from the seed and its index. On a GPU several processes take the batches in turn, because most of the
+work is to compile kernels where none is in Triton's cache. The first differences are printed with the row alone, made as
+short as it still fails, and the command that makes the batch again (`--replay SEED:INDEX`). A table by family comes last.
+The exit status is 1 where a row breaks the contract.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
 import dataclasses
 import itertools
+import multiprocessing
+import os
 import sys
 import time
 from pathlib import Path
@@ -30,6 +34,8 @@ from qp_kernels import backend, results  # noqa: E402
 # Batches that differ before the run ends: more of them say nothing new.
 ENOUGH = 3
 MAX_VOCAB = {"cuda": 262_147, "cpu": 2_053}
+# Memory a process may need on the device: its context, a batch and the oracle.
+PROCESS_BYTES = 6 << 30
 # A call that compiles a kernel takes longer than this, one that runs does not.
 SLOW_S = 1.0
 
@@ -41,20 +47,40 @@ def main(arguments: list[str] | None = None) -> int:
     options.max_vocab = options.max_vocab or MAX_VOCAB[torch.device(device).type]
     if options.replay:
         return replay(options, case_of(options, *map(int, options.replay.split(":"))))
-    tally = Tally()
-    start = time.monotonic()
-    for index in itertools.count():
-        if tally.rows >= options.rows or tally.elapsed_s > options.seconds or len(tally.faults) >= ENOUGH:
-            break
-        tally.add(case_of(options, options.seed, index))
-        tally.elapsed_s = time.monotonic() - start
+    processes = options.processes or default_processes(device)
+    if processes == 1:
+        tally = work(options)
+    else:
+        spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        with concurrent.futures.ProcessPoolExecutor(processes, mp_context=spawn) as pool:
+            parts = pool.map(work, [options] * processes, range(processes), [processes] * processes)
+            tally = sum(parts, Tally())
     for fault in tally.faults:
-        print(describe(fault, options), flush=True)
+        print(fault, flush=True)
     print(tally.table())
     print(tally.line(options))
     if options.record:
         print(f"recorded in {record(tally, options).name}")
     return int(bool(tally.faults))
+
+
+def default_processes(device: str) -> int:
+    """One on a CPU; on a GPU as many as can compile at once and have room for their batches."""
+    if torch.device(device).type == "cpu":
+        return 1
+    room = torch.cuda.get_device_properties(device).total_memory // PROCESS_BYTES
+    return max(1, min(8, (os.cpu_count() or 1) // 2, room))
+
+
+def work(options, first: int = 0, step: int = 1) -> Tally:
+    """Every step-th batch from the first on, until this share of the rows is done."""
+    tally = Tally()
+    start = time.monotonic()
+    for index in itertools.count(first, step):
+        if tally.rows * step >= options.rows or tally.elapsed_s > options.seconds or len(tally.faults) >= ENOUGH:
+            return tally
+        tally.add(case_of(options, options.seed, index), options)
+        tally.elapsed_s = time.monotonic() - start
 
 
 def case_of(options, seed: int, index: int) -> Case:
@@ -73,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--max-vocab", type=int, help="default: 262,147 on a GPU, 2,053 on a CPU")
     top.add_argument("--max-entries", type=int, default=0, help="of a batch; a few thousand for the interpreter")
     top.add_argument("--family", choices=[family.__name__ for family in FAMILIES], help="only this one")
+    top.add_argument("--processes", type=int, default=0, help="default: 1 on a CPU, up to 8 on a GPU")
     top.add_argument("--record", action="store_true", help="write data/results/fuzz.json")
     top.add_argument("--folder", help="write it into another folder")
     top.add_argument("--replay", metavar="SEED:INDEX", help="one batch again")
@@ -84,11 +111,11 @@ class Tally:
 
     def __init__(self):
         self.counts = collections.defaultdict(collections.Counter)
-        self.faults: list[Fault] = []
+        self.faults: list[str] = []
         self.rows = self.batches = self.slow = 0
         self.elapsed_s = self.slow_s = 0.0
 
-    def add(self, case: Case) -> None:
+    def add(self, case: Case, options) -> None:
         start = time.monotonic()
         try:
             faults = check(case)
@@ -105,8 +132,19 @@ class Tally:
         count["differ"] += max((fault.rows for fault in faults), default=0)
         for call in case.calls[1:]:
             count[call] += case.batch
-        self.faults += faults[:1]
+        self.faults += [describe(fault, options) for fault in faults[:1]]
         self.rows, self.batches = self.rows + case.batch, self.batches + 1
+
+    def __add__(self, other: Tally) -> Tally:
+        both = Tally()
+        for key in {*self.counts, *other.counts}:
+            both.counts[key] = collections.Counter({**self.counts[key]})
+            both.counts[key].update(other.counts[key])
+        both.faults = self.faults + other.faults
+        for name in ("rows", "batches", "slow", "slow_s"):
+            setattr(both, name, getattr(self, name) + getattr(other, name))
+        both.elapsed_s = max(self.elapsed_s, other.elapsed_s)
+        return both
 
     def by_family(self) -> dict[str, collections.Counter]:
         families = collections.defaultdict(collections.Counter)

@@ -186,3 +186,13 @@ def test_the_script_for_the_sanitizer_runs():
 def test_a_time_limit_ends_the_run(capsys):
     assert run("--rows", 10**9, "--seconds", 0.2) == 0
     assert "no difference" in capsys.readouterr().out
+
+
+def test_processes_share_the_batches(tmp_path):
+    """The batches of two processes are those of one, and are counted together."""
+    arguments = [*CPU, "--seed", "5", "--rows", "600", "--max-entries", "2000", "--record", "--folder"]
+    command = [sys.executable, fuzz.__file__, *arguments, tmp_path, "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("no difference") == 1
+    assert results.read("fuzz", folder=tmp_path).about["rows"] >= 600
