@@ -2,10 +2,10 @@
 
     python tests/qp_kernels/fuzz.py --rows 2000000 --seed 1 --device cuda --backend triton --record
 
-Every batch follows from the seed and its index. On a GPU several processes take the batches in turn, because most of the
-work is to compile kernels where none is in Triton's cache. The first differences are printed with the row alone, made as
-short as it still fails, and the command that makes the batch again (`--replay SEED:INDEX`). A table by family comes last.
-The exit status is 1 where a row breaks the contract.
+Every batch follows from the seed and its index. On a GPU several processes take the batches in turn, because most of
+the work is to compile kernels where none is in Triton's cache. The first differences are printed with the row alone,
+made as short as it still fails, and the command that makes the batch again (`--replay SEED:INDEX`). A table by family
+comes last. The exit status is 1 where a row breaks the contract.
 """
 
 from __future__ import annotations
