@@ -5,21 +5,19 @@ whose candidates are too few or too many is left untouched and flagged; `rescue_
 Both end in the same cut (key, ties): every entry above the key and the first `ties` entries equal to it. A row's cut is
 a function of its entries, k and p alone: it is the same whichever kernel finds it.
 
-What a row gives (WHAT):
-    MASK   the row itself with -inf for what is dropped
-    LIST   (key, column) of the kept entries in any order, packed into int64; their number, mass and the row's maximum
-    TOKEN  the column of the kept entry that a uniform number draws
+Read `parts.py` first (keys, weights, the sample, gathering), then `searches.py`, `decisions.py` and `outputs.py`.
 """
 
 import triton
 import triton.language as tl
 
+from .decisions import LIST, MASK, TOKEN, decide, weighs_all
+from .outputs import fill, list_kept, mask_row, scatter
 from .parts import (
     BEYOND,
     INF,
     LOG2_E,
     NOTHING,
-    count_from,
     gather,
     keys_of,
     largest,
@@ -31,9 +29,8 @@ from .parts import (
     value_of,
     weights,
 )
-from .searches import narrow_and_search, nth_column, nth_column_of_row, search
+from .searches import nth_column, nth_column_of_row
 
-MASK, LIST, TOKEN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 # Nothing is truncated in smaller vocabularies.
 SMALL_VOCABULARY = tl.constexpr(512)
 # No kernel of its own is compiled for a value or an alignment of these: where it pays there is FAST.
@@ -83,140 +80,6 @@ def place_threshold(
 
 
 @triton.jit
-def needed(share, mass):
-    """The integer mass that reaches this share (fp64) of a mass: at least 1, at most all of it."""
-    product = share * mass.to(tl.float64)
-    target = product.to(tl.int64)
-    target += (target.to(tl.float64) < product).to(tl.int64)
-    return tl.maximum(tl.minimum(target, mass), 1)
-
-
-@triton.jit
-def find(
-    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, t, std, values_ptr, columns_ptr, counter,
-    MASS: tl.constexpr, ON_CHIP: tl.constexpr, FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
-    SEARCH_BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The search on candidates, or on a whole row."""
-    top = value_of(top_key)
-    if ON_CHIP:
-        key, above, copies = search(
-            source, n, stride, lo, top_key + 1, at_lo, at_lo * 0, target, top, rate, MASS, FIX, SEARCH_BLOCK
-        )
-    else:
-        key, above, copies = narrow_and_search(
-            source, n, stride, lo, top_key + 1, n_lo, at_lo, target, top, rate, t, std, values_ptr, columns_ptr,
-            counter, MASS, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
-        )  # fmt: skip
-    return key, above, copies
-
-
-@triton.jit
-def ties_kept(target, above, copies, key, top_key, rate, all_ties, FIX: tl.constexpr):
-    """How many entries equal to the key the mass `target` needs, given the mass above it."""
-    each = tl.maximum(weights(value_of(key), value_of(top_key), rate, FIX), 1)
-    ties = (target - above + each - 1) // each
-    if all_ties:
-        ties = copies
-    return ties
-
-
-@triton.jit
-def decide(
-    source, n, stride, vocab, n_all, complete, lowest, all_mass, below, top_key, k, p, joint, all_ties, uniform, width,
-    rate, t, std, values_ptr, columns_ptr, counter,
-    HAS_P: tl.constexpr, WHAT: tl.constexpr, ON_CHIP: tl.constexpr,
-    FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The cut of a row, from the n_all eligible entries of a source: candidates, or (complete) all there are.
-
-    Args:
-        lowest: A key not above any of the entries. all_mass: Their mass, where `weighs_all` says that it is needed.
-        below: Mass of the row beyond that of the entries.
-        uniform: Number in [0, 1) that draws (TOKEN). width: Entries listed at most (LIST).
-    Returns:
-        Whether the entries suffice; the cut (key, ties); how many entries equal the key; number and mass of what is
-        kept before it is limited to `width` (LIST). The cut (NOTHING, 0) keeps every entry.
-    """
-    top, none = value_of(top_key), n_all * 0
-    key, ties, copies, n_lo = none.to(tl.int32) + NOTHING, none, none, n_all
-    by_k = k < vocab
-    within_k = by_k & (joint == 0)
-    decided = complete | (by_k & (n_all >= k))
-    if by_k & (k < n_all):
-        key, above, copies = find(
-            source, n, stride, lowest, n_all, n_all, k, top_key, rate, t, std, values_ptr, columns_ptr, counter,
-            False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
-        )  # fmt: skip
-        n_lo = above + copies
-        ties = k - above
-        if all_ties:
-            ties = copies
-
-    if HAS_P:
-        lo, mass, from_lo = lowest, none, none
-        if within_k & (key > NOTHING):
-            each = weights(value_of(key), top, rate, FIX)
-            above = mass_from(source, n, stride, key + 1, top, rate, FIX, BLOCK)
-            lo, mass, from_lo = key, above + ties * each, above + copies * each
-        else:
-            n_lo, from_lo, mass = n_all, all_mass, all_mass
-            if not within_k:
-                mass += below
-        target = needed(p, mass)
-        if complete:
-            target = tl.minimum(target, tl.maximum(from_lo, 1))
-        reached = (p < 1.0) & (from_lo >= target)
-        if within_k:
-            reached = reached & decided
-        if reached:
-            key_p, above, copies_p = find(
-                source, n, stride, lo, n_lo, from_lo, target, top_key, rate, t, std, values_ptr, columns_ptr,
-                counter, True, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
-            )  # fmt: skip
-            ties_p = ties_kept(target, above, copies_p, key_p, top_key, rate, all_ties, FIX)
-            if (key_p > key) | ((key_p == key) & (ties_p < ties)):  # the shorter prefix
-                key, ties, copies = key_p, ties_p, copies_p
-        if not within_k:
-            decided = decided | reached
-
-    kept, mass = none, none
-    if WHAT != MASK:
-        lo, at_lo = lowest, none
-        if key > NOTHING:
-            each = weights(value_of(key), top, rate, FIX)
-            above = mass_from(source, n, stride, key + 1, top, rate, FIX, BLOCK)
-            n_above = count_from(source, n, stride, key + 1, BLOCK)
-            lo, at_lo, mass = key, above + copies * each, above + ties * each
-            n_lo, kept = n_above + copies, n_above + ties
-        else:
-            at_lo, n_lo, kept, mass = all_mass, n_all, n_all, all_mass
-            if not by_k:  # else just these entries are the k largest
-                mass += below
-        if WHAT == LIST:
-            if kept > width:
-                key, above, copies = find(
-                    source, n, stride, lo, n_lo, n_lo, width, top_key, rate, t, std, values_ptr, columns_ptr,
-                    counter, False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
-                )  # fmt: skip
-                ties = width - above
-        else:
-            target = tl.minimum((uniform * mass.to(tl.float64)).to(tl.int64), mass - 1) + 1
-            if complete:
-                target = tl.minimum(target, at_lo)
-            reached = (at_lo >= target) & (target > 0)
-            if reached:
-                key, above, copies = find(
-                    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, t, std, values_ptr, columns_ptr,
-                    counter, True, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
-                )  # fmt: skip
-                ties = ties_kept(target, above, copies, key, top_key, rate, 0, FIX)
-            if not (by_k | (p < 1.0)):
-                decided = decided | reached
-    return decided, key, ties, copies, kept, mass
-
-
-@triton.jit
 def uniform_of(seeds, row, WHAT: tl.constexpr):
     """The number in [0, 1) that a row's seed draws, fp32; 0 where nothing is drawn."""
     uniform = tl.full([], 0.0, tl.float32)
@@ -229,12 +92,6 @@ def uniform_of(seeds, row, WHAT: tl.constexpr):
 def scaled(mass, below, top, rate):
     """A mass in units of the weight of `below` in units of the weight of `top`."""
     return (mass.to(tl.float64) * tl.exp2((below - top) * rate).to(tl.float64)).to(tl.int64)
-
-
-@triton.jit
-def weighs_all(n_all, k, joint):
-    """Whether `decide` needs the mass of all entries: not where the k largest are a part of them and p is within k."""
-    return (k >= n_all) | (joint != 0)
 
 
 @triton.jit
@@ -253,61 +110,6 @@ def masses_of_row(row, vocab, stride, t, top, rate, FIX: tl.constexpr, BLOCK: tl
         tail += tl.where(is_below, weights(tl.minimum(values, t), t, rate, FIX), 0)
     gain = scaled(tl.sum(tail, axis=0), t, top, rate) - tl.sum(plain, axis=0)
     return tl.sum(lanes, axis=0), tl.where(t <= top, gain, 0)
-
-
-@triton.jit
-def is_kept(values, columns, key, bound):
-    """What the cut keeps: everything above the key, and what equals it up to column `bound`."""
-    keys = keys_of(values)
-    return (keys > key) | ((keys == key) & (columns <= bound))
-
-
-@triton.jit
-def fill(out, vocab, stride, BLOCK: tl.constexpr):
-    """Write -inf over a row."""
-    for start in range(0, vocab, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        nothing = tl.full([BLOCK], -INF, tl.float32).to(out.dtype.element_ty)
-        tl.store(out + columns.to(tl.int64) * stride, nothing, mask=columns < vocab)
-
-
-@triton.jit
-def scatter(out, stride, values_ptr, columns_ptr, n, key, bound, BLOCK: tl.constexpr):
-    """Write the kept candidates to their columns of a row."""
-    for start in range(0, n, BLOCK):
-        values, place = load(values_ptr, start, n, 1, BLOCK)
-        columns = tl.load(columns_ptr + place, mask=place < n, other=0)
-        keep = (place < n) & is_kept(values, columns, key, bound)
-        tl.store(out + columns.to(tl.int64) * stride, values.to(out.dtype.element_ty), mask=keep)
-
-
-@triton.jit
-def mask_row(row, out, vocab, stride, out_stride, key, bound, BLOCK: tl.constexpr):
-    """Copy a row with -inf for what is dropped; `out` may be the row."""
-    for start in range(0, vocab, BLOCK):
-        values, columns = load(row, start, vocab, stride, BLOCK)
-        values = tl.where(is_kept(values, columns, key, bound), values, -INF)
-        tl.store(out + columns.to(tl.int64) * out_stride, values.to(out.dtype.element_ty), mask=columns < vocab)
-
-
-@triton.jit
-def list_kept(
-    out, source, n, stride, columns_ptr, key, bound, width, counter, ON_CHIP: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Write the kept entries of a source as key * 2**32 + (2**31 - 1 - column): descending, that is the row's order."""
-    tl.debug_barrier()
-    tl.store(counter, 0)
-    tl.debug_barrier()
-    slots = tl.zeros([BLOCK], tl.int32)
-    for start in range(0, n, BLOCK):
-        values, columns = load(source, start, n, stride, BLOCK)
-        inside = columns < n
-        if ON_CHIP:
-            columns = tl.load(columns_ptr + columns, mask=inside, other=0)
-        keep = inside & (values > -INF) & is_kept(values, columns, key, bound)
-        slot = tl.atomic_add(counter + slots, 1, mask=keep, sem="relaxed")
-        packed = (keys_of(values).to(tl.int64) << 32) | (0x7FFFFFFF - columns).to(tl.int64)
-        tl.store(out + slot, packed, mask=keep & (slot < width))
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=POINTERS)
