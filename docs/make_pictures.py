@@ -1,7 +1,7 @@
 """Make the pictures of the Markdown pages: `python docs/make_pictures.py`, or `--only` one of them.
 
-logit_explorer   the first lesson as a browser shows it
-threshold        threshold_picture.py
+logit_explorer, truncation_explorer, search_explorer   the panels of lessons 00, 03 and 04 as a browser shows them
+threshold                                              threshold_picture.py
 """
 
 from __future__ import annotations
@@ -21,9 +21,14 @@ from lab import Lab  # noqa: E402
 from lab_server import LabServer  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 
-LESSON = "00_tokens_and_cuts.ipynb"
+LESSONS = {
+    "logit_explorer": "00_tokens_and_cuts.ipynb",
+    "truncation_explorer": "03_truncation_hits.ipynb",
+    "search_explorer": "04_pivot_search_and_ties.ipynb",
+}
 IMAGES = ROOT / "docs" / "images"
 THEMES = ("light", "dark")
+PICTURES = [*LESSONS, "threshold"]
 
 
 def main() -> None:
@@ -34,11 +39,11 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = chromium.launch(playwright)
         for name in [only] if only else PICTURES:
-            PICTURES[name](browser)
+            threshold(browser) if name == "threshold" else panel(browser, name)
         browser.close()
 
 
-def logit_explorer(browser) -> None:
+def panel(browser, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         served, config = Path(folder, "served"), Path(folder, "jupyter")
         config.mkdir()
@@ -46,9 +51,9 @@ def logit_explorer(browser) -> None:
         with LabServer(served, config) as server:
             lab = Lab(server, browser, width=1480, height=1200)
             for theme in THEMES:
-                lab.open_notebook(LESSON, theme=theme)
+                lab.open_notebook(LESSONS[name], theme=theme)
                 lab.run_all(timeout_s=120)
-                lab.screenshot(IMAGES / f"logit_explorer_{theme}.png", panel=0)
+                lab.screenshot(IMAGES / f"{name}_{theme}.png", panel=0)
             lab.close()
 
 
@@ -63,9 +68,6 @@ def threshold(browser) -> None:
         page.wait_for_function("document.querySelectorAll('.js-plotly-plot .annotation').length > 0")
         page.screenshot(path=IMAGES / f"threshold_{theme}.png")
         page.close()
-
-
-PICTURES = {"logit_explorer": logit_explorer, "threshold": threshold}
 
 
 if __name__ == "__main__":

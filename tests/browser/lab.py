@@ -210,6 +210,8 @@ class Lab:
             {**window, "height": max(window["height"], int(element.bounding_box()["height"]) + 200)}
         )
         self.page.wait_for_timeout(500)
+        element.scroll_into_view_if_needed()
+        self.page.wait_for_timeout(1500)  # the notebook moves its cells once more when a tall output comes into view
         element.screenshot(path=str(path))
         self.page.set_viewport_size(window)
 
