@@ -142,7 +142,7 @@ def step_traces(view: SearchView, low: float, high: float) -> dict[str, dict]:
             "text": [texts[i] for i in place],
             "customdata": [hover[i] for i in place],
         }
-    name = "cut" if step.stop else "smallest above"
+    name = "cut" if step.stop else "next entry"
     many = f" × {step.multiplicity:,}" if step.multiplicity > 1 else ""
     inside = low <= seen.min_above <= high
     out["min_above"] = {  # on the axis, where no other label stands

@@ -24,6 +24,7 @@ class SearchView:
     Attributes:
         facts: The row. k, p: As set; 0 and 1 are off. space: "value" or "bits". search: The one that is seen in full.
         traces: Steps of both searches, in the units of the space. step: Which one of `search` is seen, from 1.
+        dtype: Of the logits, as the control names it.
     """
 
     facts: RowFacts
@@ -33,6 +34,7 @@ class SearchView:
     search: str
     traces: dict[str, list[SearchStep]]
     step: int
+    dtype: str = "float32"
 
     @property
     def steps(self) -> list[SearchStep]:
@@ -111,6 +113,8 @@ def bracket(step: SearchStep, target: float) -> tuple[float, float]:
 
 def trace_both(row: torch.Tensor, k: int, p: float, space: str) -> dict[str, list[SearchStep]]:
     """Both searches of a row, each step as `qp_kernels.qrita.trace_search` gives it."""
+    if p >= 1 and not 0 < k < len(row):
+        raise ValueError("k and p are both off, so there is no cut to search: set k to 1 or more, or p below 1")
     limits = {"k": k or None, "p": p if p < 1 else None}
     return {search: trace_search(row, **limits, search=search, space=space) for search in SEARCHES}
 
@@ -165,6 +169,16 @@ def name_target(view: SearchView) -> str:
     return f"k = {view.k:,}" if view.now.stage == "k" else f"p = {view.p:.10g}"
 
 
+def told_apart(values: tuple[float, ...]) -> list[str]:
+    """Numbers with as many digits as it takes to tell them apart."""
+    texts = list(map(number, values))
+    for digits in range(5, 10):
+        if len(set(texts)) == len(set(values)):
+            break
+        texts = [f"{value:.{digits}g}" for value in values]
+    return texts
+
+
 def sentence(view: SearchView) -> str:
     """What the step that is seen does, in a line."""
     step, seen, total = view.now, view.seen, len(view.steps)
@@ -172,11 +186,14 @@ def sentence(view: SearchView) -> str:
     text = f"step {view.step} of {total}, {name_target(view)} among {ground}"
     if step.pivots:
         amounts = [f"{a:,}" if step.stage == "k" else percent(a) for a in view.amounts]
-        text += f": at or above {' / '.join(map(number, seen.pivots))} " + (
+        text += f": at or above {' / '.join(told_apart(seen.pivots))} " + (
             f"stand {' / '.join(amounts)} entries" if step.stage == "k" else f"is {' / '.join(amounts)} of the mass"
         )
     other = next(name for name in SEARCHES if name != view.search)
-    ends = {name: f"{len(steps)} steps and {steps[-1].bytes_read:,} bytes" for name, steps in view.traces.items()}
+    ends = {
+        name: f"{len(steps)} step{'s' * (len(steps) > 1)} and {steps[-1].bytes_read:,} bytes"
+        for name, steps in view.traces.items()
+    }
     read = f"{step.bytes_read:,} bytes read so far ({view.search}: {ends[view.search]}; {other}: {ends[other]})"
     return " · ".join([text, _outcome(view), read])
 
@@ -185,9 +202,12 @@ def _outcome(view: SearchView) -> str:
     step, seen = view.now, view.seen
     if not step.stop:
         return "goes on between {} and {}".format(*map(number, view.next_logits))
-    few = "are too few" if step.stage == "k" else "hold too little"
+    above = step.kept - step.ties
+    one = above == 1
+    few = f"{'is' if one else 'are'} too few" if step.stage == "k" else f"hold{'s' * one} too little"
     stay = f"{step.ties:,} of {step.multiplicity:,} equal to it" if step.multiplicity > 1 else "it"
+    entries = "entry" if one else "entries"
     return (
-        f"stops: the cut is {number(seen.min_above)}, for the {step.kept - step.ties:,} entries above it {few}; "
+        f"stops: the cut is {number(seen.min_above)}, for the {above:,} {entries} above it {few}; "
         f"with {stay} {step.kept:,} are kept"
     )

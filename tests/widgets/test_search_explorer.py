@@ -3,16 +3,18 @@
 import functools
 import math
 import threading
+import time
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 import torch
 
-from activations import capture_logits, synthetic
+from activations import capture_logits, recorded, synthetic
 from qp_kernels.qrita import top_k_top_p, trace_search
 from widgets import SearchExplorer
 from widgets.search_figure import even_ticks, search_figure
+from widgets.search_view import told_apart
 
 VOCAB = 5003
 
@@ -171,7 +173,7 @@ def test_buttons_and_slider_go_step_by_step(make, rows):
 def test_both_limits_off_is_an_error_in_the_panel(make, rows):
     panel = make(rows, k=40, p=1.0)
     panel.k.value = 0
-    with pytest.raises(ValueError, match="needs k or p"):
+    with pytest.raises(ValueError, match="both off.*set k to 1"):
         panel.wait(30)
     assert "needs k or p" in panel.status
     panel.p.value = 0.5
@@ -305,3 +307,31 @@ def test_ticks_are_round_and_inside():
     assert even_ticks(140, 320, True) == [150, 200, 250, 300]
     assert even_ticks(0.2, 3.4, True) == [1, 2, 3]
     np.testing.assert_allclose(even_ticks(0.98997, 0.99031, False), [0.99, 0.9901, 0.9902, 0.9903])
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.005, 0.02, 0.05, 0.1])
+def test_a_type_that_changes_while_the_first_job_runs(make, delay_s):
+    """Rows and steps are kept by the type they were made for, never by the one that came meanwhile."""
+    capture = recorded("openers")
+    panel = make(capture, k=50, p=0.9, position=0)
+    time.sleep(delay_s)
+    panel.logits_dtype.value = "model"
+    panel.wait(30)
+    row = capture.logits([0], logits_dtype="model")[0]
+    want = trace_search(row.to(capture.source.model_dtype), 50, 0.9)
+    assert panel._view.steps == want
+    panel.logits_dtype.value = "float32"
+    panel.wait(30)
+    assert panel._view.steps == trace_search(capture.logits([0], logits_dtype="float32")[0], 50, 0.9)
+
+
+def test_the_type_of_the_logits_from_the_start(make):
+    panel = make(recorded("openers"), logits_dtype="model", position=0)
+    assert panel._view.dtype == "model" and "logits_dtype='model'" in panel.code()
+    with pytest.raises(ValueError, match="logits_dtype must be one of"):
+        SearchExplorer(torch.zeros(5), logits_dtype="bf16")
+
+
+def test_pivots_are_told_apart():
+    assert told_apart((8.8331, 8.8334, 8.8338)) == ["8.8331", "8.8334", "8.8338"]
+    assert told_apart((1.0, 2.0)) == ["1", "2"]

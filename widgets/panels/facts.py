@@ -34,9 +34,12 @@ class FactsPanel(RowPanel):
         return position, self.logits_dtype.value, self._leaves_unused_out()
 
     def _facts_of(self, position: int) -> RowFacts:
-        key = self._key(position)
+        return self._facts_at(self._key(position))
+
+    def _facts_at(self, key: tuple) -> RowFacts:
+        """The row of a `_key`: what else a job needs of the controls it reads once, for they may change under it."""
         if key not in self._facts:
-            row = self._rows.row(position, key[1])
+            row = self._rows.row(*key[:2])
             unused = self._rows.unused if key[2] else None
             self._facts[key] = RowFacts(row, unused, mantissa_bits(row))
             while len(self._facts) > ROWS_AT_HAND:

@@ -23,7 +23,7 @@ class SearchExplorer(FactsPanel):
 
     Above, one step: how many entries (for p, how much mass) stand at or above each logit of the interval, the pivots,
     what is asked for, and where the search goes on. Below, the entries equal to the cut in index order: which stay and
-    which go. Right, both searches: what is left in the interval after each step, and the bytes that were read.
+    which go. Right, both searches: what each step still has to search, and the bytes that were read.
 
     Args:
         source: A live `LanguageModel` (then the panel has a text box), a `LogitCapture`, logits [V] or [R, V] as tensor
@@ -31,7 +31,7 @@ class SearchExplorer(FactsPanel):
         k: Tokens kept; 0, or V and more, is off. p: Probability mass kept of those, 1 is off.
         position: Row shown first; negative counts from the end.
         search: "quaternary" or "binary", whose steps are seen. space: "value" or "bits", what pivots divide evenly.
-        step: Step seen first, from 1.
+        step: Step seen first, from 1. logits_dtype: "float32", or "model" for the type of the model's own head.
         backend: As in the other panels; the steps are always traced in plain torch.
         text: First text of a live model.
     Raises:
@@ -53,6 +53,7 @@ class SearchExplorer(FactsPanel):
         search="quaternary",
         space="value",
         step=1,
+        logits_dtype="float32",
         backend="auto",
         text=None,
     ):
@@ -61,13 +62,14 @@ class SearchExplorer(FactsPanel):
         for name, value, known in (
             ("search", search, ("quaternary", "binary")),
             ("space", space, ("value", "bits")),
+            ("logits_dtype", logits_dtype, ("float32", "model")),
         ):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
         if isinstance(step, bool) or not isinstance(step, int) or step < 1:
             raise ValueError(f"step must be a whole number from 1, got {step!r}")
         self._first_step = step
-        more = {"k": k, "p": p, "search": search, "space": space}
+        more = {"k": k, "p": p, "search": search, "space": space, "logits_dtype": logits_dtype}
         kinds = ("capture", "draw", "warm")
         super().__init__(source, search_figure(), kinds, position=position, backend=backend, text=text, **more)
 
@@ -110,13 +112,15 @@ class SearchExplorer(FactsPanel):
         self._submit_warm()
 
     def _look(self, position: int, k: int, p: float) -> SearchView:
-        facts, key = self._facts_of(position), (*self._key(position), k, p, self.space.value)
+        # Once each: a control may change while the job runs, and what it makes is kept under these names.
+        row_key, space = self._key(position), self.space.value
+        facts, key, dtype = self._facts_at(row_key), (*row_key, k, p, space), row_key[1]
         if key not in self._traces:
-            row = facts.row.to(self._rows.dtype(self.logits_dtype.value))  # exact: these were its values
-            self._traces[key] = trace_both(row, k, p, self.space.value)
+            row = facts.row.to(self._rows.dtype(dtype))  # exact: these were its values
+            self._traces[key] = trace_both(row, k, p, space)
             while len(self._traces) > TRACES_AT_HAND:
                 self._traces.popitem(last=False)
-        return SearchView(facts, k, p, self.space.value, self.search.value, self._traces[key], 1)
+        return SearchView(facts, k, p, space, self.search.value, self._traces[key], 1, dtype)
 
     def _views_over(self, name: str, values: list) -> list[tuple[Properties, str]]:
         view = self._need_view()
@@ -145,14 +149,14 @@ class SearchExplorer(FactsPanel):
 
     def code(self) -> str:
         view = self._need_view()
-        dtype = self._rows.dtype(self.logits_dtype.value)
+        dtype = self._rows.dtype(view.dtype)
         narrow = f".to({dtype})" if dtype.itemsize == 2 else ""
         limits = f"k={view.k or None}, p={view.p if view.p < 1 else None}"
         return "\n".join(
             [
                 *(["import torch"] if narrow else []),
                 "from qp_kernels.qrita import trace_search",
-                *self._rows.code(self._position, self.logits_dtype.value),
+                *self._rows.code(self._position, view.dtype),
                 f"steps = trace_search(logits{narrow}, {limits}, search={view.search!r}, space={view.space!r})",
             ]
         )

@@ -27,11 +27,11 @@ class SearchControls(RowControls):
         self.back_button = button("Back", "one step back", "step-backward")
         self.next_button = button("Next", "one step on", "step-forward")
 
-    def start(self, *, k, p, search, space, backend: str, text: str | None) -> None:
+    def start(self, *, k, p, search, space, logits_dtype, backend: str, text: str | None) -> None:
         super().start(backend=backend, text=text)
         self.k.value = as_k(k, self.k.grid[-1])
         self.p.value = 1.0 if p is None else p
-        self.search.value, self.space.value = search, space
+        self.search.value, self.space.value, self.logits_dtype.value = search, space, logits_dtype
 
     @property
     def redrawing(self) -> list[w.Widget]:
