@@ -11,6 +11,7 @@ Read `parts.py` first (keys, weights, the sample, gathering), then `searches.py`
 import triton
 import triton.language as tl
 
+from . import threshold as thresholds
 from .decisions import LIST, MASK, TOKEN, decide, weighs_all
 from .outputs import fill, list_kept, mask_row, scatter
 from .parts import (
@@ -32,7 +33,8 @@ from .parts import (
 from .searches import nth_column, nth_column_of_row
 
 # Nothing is truncated in smaller vocabularies.
-SMALL_VOCABULARY = tl.constexpr(512)
+SMALL_VOCABULARY = tl.constexpr(thresholds.SMALL_VOCABULARY)
+MARGIN = tl.constexpr(thresholds.MARGIN)
 # No kernel of its own is compiled for a value or an alignment of these: where it pays there is FAST.
 NUMBERS = ["row_stride", "stride", "out_row_stride", "out_stride", "batch", "vocab", "k", "joint", "all_ties", "width"]
 POINTERS = ["logits", "out", "table", "seeds"]
@@ -151,7 +153,7 @@ def hit_kernel(
             quantile_row,
             heat,
             least_delta,
-            0.2,
+            MARGIN,
             joint,
             0,
             WHAT == TOKEN,
@@ -228,7 +230,7 @@ def rescue_kernel(
             )
             rate = (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
             _, std, _, t = place_threshold(
-                row, vocab, stride, k_row, delta_row, p_row, quantile_row, heat, least_delta, 0.2, joint, 0,
+                row, vocab, stride, k_row, delta_row, p_row, quantile_row, heat, least_delta, MARGIN, joint, 0,
                 WHAT == TOKEN, BLOCK,
             )  # fmt: skip
             top_key, n_all = survey(row, vocab, stride, BLOCK)

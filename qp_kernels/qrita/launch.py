@@ -7,6 +7,7 @@ the caller's stream.
 from __future__ import annotations
 
 import functools
+import math
 from typing import NamedTuple
 
 import torch
@@ -15,9 +16,8 @@ from torch import Tensor
 from .. import backend as backends
 from . import kernels, reference
 from .checks import Limits
-from .threshold import CANDIDATE_BUFFER, NUCLEUS_CANDIDATES, TruncationStats, is_hit
+from .threshold import CANDIDATE_BUFFER, MARGIN, TruncationStats, is_hit, least_delta, quantile
 
-MARGIN = 0.2
 # Scratch memory for candidates in all programs of a launch.
 SCRATCH_BYTES = 16 << 20
 CANDIDATE_BYTES = 8
@@ -53,11 +53,17 @@ RESCUE = Config(capacity=CANDIDATE_BUFFER, block=2_048, search_block=1_024, warp
 
 def configure(vocab: int, limits: Limits) -> Config:
     """The line of the table for a call."""
-    delta = quantiles_of_numbers(limits, vocab)[0] * (1 - MARGIN)
     expected = float("inf")
-    if limits.k_number is not None and delta > 0 and limits.order == "k_then_p":
-        expected = vocab * (1 - float(torch.special.ndtr(torch.tensor(delta, dtype=torch.float64))))
+    if limits.k_number is not None and limits.order == "k_then_p":
+        expected = expected_candidates(limits.k_number, vocab)
     return next(config for most, config in TABLE if expected <= most)
+
+
+@functools.lru_cache(maxsize=4096)
+def expected_candidates(k: int, vocab: int) -> float:
+    """How many entries of a Gaussian row the threshold for k leaves; inf where it lies below the mean."""
+    delta = quantile(1 - k / vocab) * (1 - MARGIN)
+    return vocab * math.erfc(delta / math.sqrt(2)) / 2 if delta > 0 else float("inf")
 
 
 def mask(logits: Tensor, limits: Limits, out: Tensor, temperature: Tensor | float = 1.0) -> None:
@@ -219,7 +225,7 @@ def limits_for_kernels(
         k, p = limits.k_number or vocab, 1.0 if limits.p_number is None else limits.p_number
         if temperature == 0:
             return None, (1, quantile(1 - 1 / vocab), 1.0, float("inf"), 1.0)
-        return None, (k, *quantiles_of_numbers(limits, vocab)[:1], p, quantile(p), min(temperature, HOTTEST))
+        return None, (k, quantile(1 - k / vocab), p, quantile(p), min(temperature, HOTTEST))
     batch = limits.batch
     k = limits.k.double() if limits.k is not None else torch.full((batch,), vocab, dtype=torch.float64, device=device)
     p = limits.p if limits.p is not None else torch.ones(batch, dtype=torch.float64, device=device)
@@ -231,22 +237,6 @@ def limits_for_kernels(
     delta_k = torch.special.ndtri(1 - k / vocab).where(k < vocab, -float("inf"))
     quantile_p = torch.special.ndtri(p)
     return torch.stack([k, delta_k, p, quantile_p, heat], dim=1), (vocab, 0.0, 1.0, 0.0, 1.0)
-
-
-def quantiles_of_numbers(limits: Limits, vocab: int) -> tuple[float, float]:
-    """delta_k and the normal quantile of p, of limits that are numbers."""
-    k, p = limits.k_number or vocab, 1.0 if limits.p_number is None else limits.p_number
-    return quantile(1 - k / vocab), quantile(p)
-
-
-def least_delta(vocab: int) -> float:
-    return quantile(max(0.0, 1 - NUCLEUS_CANDIDATES / vocab))
-
-
-@functools.lru_cache(maxsize=4096)
-def quantile(p: float) -> float:
-    """The normal quantile, as torch computes it."""
-    return float(torch.special.ndtri(torch.tensor(p, dtype=torch.float64)))
 
 
 @functools.cache

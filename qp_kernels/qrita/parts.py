@@ -10,15 +10,16 @@ integers, so no result depends on how a source is cut into blocks, nor on which 
 import triton
 import triton.language as tl
 
+from . import threshold as thresholds
+
 # Key of -inf, given to NaN as well: never eligible. The key above every other one.
 NOTHING = tl.constexpr(-(2**31) + 0x7FFFFF)
 BEYOND = tl.constexpr(2**31 - 1)
 INF = tl.constexpr(float("inf"))
 LOG2_E = tl.constexpr(1.4426950408889634)
 # The fixed sample: the whole row up to SAMPLE entries, else RUNS runs of RUN neighbours.
-SAMPLE, RUNS, RUN = tl.constexpr(8192), tl.constexpr(64), tl.constexpr(128)
-# Magnitude of the sample's fixed-point values: 2**13 squares of differences below 2**24 stay below 2**62.
-SAMPLE_BITS = tl.constexpr(23)
+SAMPLE, RUNS, RUN = tl.constexpr(thresholds.WHOLE_ROW), tl.constexpr(thresholds.RUNS), tl.constexpr(thresholds.RUN)
+SAMPLE_BITS = tl.constexpr(thresholds.SAMPLE_BITS)
 
 
 @triton.jit

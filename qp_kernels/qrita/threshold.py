@@ -6,6 +6,7 @@ the row's standard deviation, so that it does not move when all logits shift.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from .checks import Limits
 from .tiling import chunks, tiles
 
 INF = float("inf")
+# How far the kernels lower the threshold, as a share of delta.
+MARGIN = 0.2
 # Candidates a row may hold: what is above the threshold is gathered into a buffer of this many entries.
 CANDIDATE_BUFFER = 16_384
 # Below this vocabulary nothing is truncated.
@@ -119,6 +122,17 @@ def _power_of_two(exponent: Tensor) -> Tensor:
     return ((exponent + 127) << 23).view(torch.float32)
 
 
+@functools.lru_cache(maxsize=4096)
+def quantile(p: float) -> float:
+    """The normal quantile of a number."""
+    return float(torch.special.ndtri(torch.tensor(p, dtype=torch.float64)))
+
+
+def least_delta(vocab: int) -> float:
+    """The distance that leaves `NUCLEUS_CANDIDATES` entries of a Gaussian row, or all."""
+    return quantile(max(0.0, 1.0 - NUCLEUS_CANDIDATES / vocab))
+
+
 def quantile_distance(std: Tensor, limits: Limits, vocab: int) -> Tensor:
     """delta of each row, [B] float64: how many standard deviations above the mean the cut is expected."""
     delta_k = delta_p = torch.full_like(std, -INF)
@@ -126,8 +140,8 @@ def quantile_distance(std: Tensor, limits: Limits, vocab: int) -> Tensor:
         # Off is k = V. CUDA divides by a number through its reciprocal, and 1 - V / V is not always 0.
         delta_k = torch.special.ndtri(1.0 - limits.k.double() / vocab).where(limits.k < vocab, -INF)
     if limits.p is not None:
-        floor = torch.special.ndtri(torch.full_like(std, max(0.0, 1.0 - NUCLEUS_CANDIDATES / vocab)))
-        delta_p = torch.where(limits.p < 1, (std - torch.special.ndtri(limits.p)).minimum(floor), -INF)
+        distance = (std - torch.special.ndtri(limits.p)).clamp(max=least_delta(vocab))
+        delta_p = torch.where(limits.p < 1, distance, -INF)
     if limits.order == "joint":
         return delta_k.maximum(delta_p)
     return torch.where(delta_k > -INF, delta_k, delta_p)

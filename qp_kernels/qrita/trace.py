@@ -28,7 +28,7 @@ from .tiling import tiles
 INF = math.inf
 SEARCHES = {"quaternary": 4, "binary": 2}  # brackets a step cuts the interval into
 SPACES = ("value", "bits")
-MARGIN, BUFFERED_BYTES = 0.2, 4
+BUFFERED_BYTES = 4
 
 
 class SearchStep(NamedTuple):
@@ -164,7 +164,7 @@ class Ground(NamedTuple):
 def _ground(rows: Tensor, k: int | None, p: float | None, space: str) -> Ground | None:
     """Truncate, and tell a hit from a miss. None where nothing is eligible."""
     vocab, size, limits = rows.shape[-1], rows.element_size(), checks.limits(rows, k, p)
-    cut = float(thresholds.locate(rows, limits, MARGIN, "sigma")[3])
+    cut = float(thresholds.locate(rows, limits, thresholds.MARGIN, "sigma")[3])
     kept = int((rows.float() >= cut).sum())
     keys = reference.row_keys(rows)
     top = 0.0 - float(keys.min())
