@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipywidgets as w
 
 from widgets.controls import GridSlider, button, choice, linear_grid, switch
-from widgets.panels.row_controls import HIDDEN, SHOWN, RowControls, as_k, columns, k_slider, line, p_slider
+from widgets.panels.row_controls import HIDDEN, SHOWN, RowControls, columns, line
 
 
 class LogitControls(RowControls):
@@ -16,9 +16,7 @@ class LogitControls(RowControls):
     """
 
     def __init__(self, vocab: int, n_layers: int):
-        super().__init__(n_layers)
-        self.k = k_slider(vocab)
-        self.p = p_slider()
+        super().__init__(vocab, n_layers)
         heats = linear_grid(0, 3, 0.05)
         self.temperature = GridSlider("T", "T temperature", heats, 1.0, limit=100, tooltip="0 is greedy")
         self.margin = GridSlider("margin", "margin of t", linear_grid(0, 1, 0.05), 0.2, tooltip="of the truncation")
@@ -38,9 +36,7 @@ class LogitControls(RowControls):
 
     def start(self, *, k, p, temperature, backend: str, text: str | None) -> None:
         """Set the start values, as `LogitExplorer` takes them; None is off. Raises ValueError for one out of range."""
-        super().start(backend=backend, text=text)
-        self.k.value = as_k(k, self.k.grid[-1])
-        self.p.value = 1.0 if p is None else p
+        super().start(k=k, p=p, backend=backend, text=text)
         self.temperature.value = temperature
 
     @property

@@ -16,10 +16,12 @@ class RowControls:
     """Controls under the names that the panel gives them; subclasses add their own.
 
     Args:
-        n_layers: Of a live model, else 0.
+        vocab: V, which bounds k. n_layers: Of a live model, else 0.
     """
 
-    def __init__(self, n_layers: int):
+    def __init__(self, vocab: int, n_layers: int):
+        self.k = k_slider(vocab)
+        self.p = p_slider()
         self.position = GridSlider("position", "position", [0], 0, tooltip="token whose successor is predicted")
         self.logits_dtype = choice("logits", [("float32", "float32"), ("the model's own type", "model")], "float32")
         self.layer = _layer_choice(n_layers)
@@ -34,8 +36,10 @@ class RowControls:
             layout=w.Layout(flex="1 1 auto", width="auto"),
         )
 
-    def start(self, *, backend: str, text: str | None) -> None:
-        """Set the start values. Subclasses extend it. Raises ValueError for one out of range."""
+    def start(self, *, k, p, backend: str, text: str | None) -> None:
+        """Set the start values; None is off. Subclasses extend it. Raises ValueError for one out of range."""
+        self.k.value = as_k(k, self.k.grid[-1])
+        self.p.value = 1.0 if p is None else p
         self.backend.value = backend
         self.text.value = openers[0][0] if text is None else text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipywidgets as w
 
 from widgets.controls import GridSlider, button, choice
-from widgets.panels.row_controls import RowControls, as_k, columns, k_slider, line, p_slider
+from widgets.panels.row_controls import RowControls, columns, line
 
 
 class SearchControls(RowControls):
@@ -16,9 +16,7 @@ class SearchControls(RowControls):
     """
 
     def __init__(self, vocab: int, n_layers: int):
-        super().__init__(n_layers)
-        self.k = k_slider(vocab)
-        self.p = p_slider()
+        super().__init__(vocab, n_layers)
         self.step = GridSlider("step", "step", [1], 1, tooltip="of the search; the arrow keys go through it")
         searches = [("quaternary: three pivots", "quaternary"), ("binary: one pivot", "binary")]
         self.search = choice("search", searches, "quaternary", "the one whose steps are seen")
@@ -28,9 +26,7 @@ class SearchControls(RowControls):
         self.next_button = button("Next", "one step on", "step-forward")
 
     def start(self, *, k, p, search, space, logits_dtype, backend: str, text: str | None) -> None:
-        super().start(backend=backend, text=text)
-        self.k.value = as_k(k, self.k.grid[-1])
-        self.p.value = 1.0 if p is None else p
+        super().start(k=k, p=p, backend=backend, text=text)
         self.search.value, self.space.value, self.logits_dtype.value = search, space, logits_dtype
 
     @property

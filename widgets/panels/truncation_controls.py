@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipywidgets as w
 
 from widgets.controls import GridSlider, button, choice, linear_grid
-from widgets.panels.row_controls import HIDDEN, RowControls, as_k, columns, k_slider, line, p_slider
+from widgets.panels.row_controls import HIDDEN, RowControls, columns, line
 
 SHIFTS = linear_grid(-400, 400, 10)
 
@@ -18,9 +18,7 @@ class TruncationControls(RowControls):
     """
 
     def __init__(self, vocab: int, n_layers: int):
-        super().__init__(n_layers)
-        self.k = k_slider(vocab)
-        self.p = p_slider()
+        super().__init__(vocab, n_layers)
         heats = linear_grid(0.05, 3, 0.05)
         self.temperature = GridSlider("T", "T temperature", heats, 1.0, limit=100, tooltip="before the threshold")
         self.margin = GridSlider("margin", "margin of t", linear_grid(0, 1, 0.05), 0.2, tooltip="how far t is lowered")
@@ -34,9 +32,7 @@ class TruncationControls(RowControls):
         self.scan_button.layout.display = HIDDEN
 
     def start(self, *, k, p, temperature, margin, rule, over, backend: str, text: str | None) -> None:
-        super().start(backend=backend, text=text)
-        self.k.value = as_k(k, self.k.grid[-1])
-        self.p.value = 1.0 if p is None else p
+        super().start(k=k, p=p, backend=backend, text=text)
         self.temperature.value, self.margin.value = temperature, margin
         self.rule.value, self.over.value = rule, over
 
