@@ -1,6 +1,6 @@
 """Rows of a live model on which other samplers keep another set than k and p say, counted and recorded.
 
-    python benchmarks/other_samplers.py --record          on a GPU, with the files that _peers.py asks for
+    python benchmarks/other_samplers.py --record          on a GPU, with the packages or files of benchmarks/README.md
 
 Every sampler masks the same rows by k, by p and by both; the float64 oracle of the tests says which rows keep a set
 that the contract does not allow, and why. vLLM takes another path for p alone up to 64 rows, so it is asked in batches
@@ -51,11 +51,10 @@ SPLIT_BATCH = 64
 def main() -> int:
     options = parser().parse_args()
     start = time.monotonic()
-    peers = _peers.available(options.peers)
-    versions = _peers.versions(options.peers)
+    peers = _peers.available(options.peers, options.device)
     found = _live.capture(options.rows, options.device)
     print(f"{found!r}, {time.monotonic() - start:.0f} s", flush=True)
-    survey = Survey(peers, versions, options.settings or [*KS, *PS, *PAIRS])
+    survey = Survey(peers, options.settings or [*KS, *PS, *PAIRS])
     for dtype in ("model", "float32"):
         for rows, logits in _live.chunks(found, dtype, options.device):
             survey.rows(rows, logits.float(), dtype)
@@ -87,8 +86,8 @@ def parser() -> argparse.ArgumentParser:
 class Survey:
     """Which rows each sampler gets wrong, by k and p."""
 
-    def __init__(self, peers: dict, versions: dict, settings: list):
-        self.peers, self.versions, self.settings = peers, versions, settings
+    def __init__(self, peers: dict, settings: list):
+        self.peers, self.settings = peers, settings
         self.reasons = collections.defaultdict(collections.Counter)
         self.off_by = collections.Counter()  # case -> largest difference in size
         self.wrong: list[dict] = []
@@ -117,7 +116,7 @@ class Survey:
             self.wrong.append(
                 {
                     "sampler": name,
-                    "version": self.versions.get(self.peers[name][0], "unknown"),
+                    "version": self.peers[name][0],
                     "batch": case[1],
                     "k": k,
                     "p": p,
@@ -136,7 +135,7 @@ class Survey:
             records.append(
                 {
                     "sampler": name,
-                    "version": self.versions.get(self.peers[name][0], "unknown"),
+                    "version": self.peers[name][0],
                     "batch": batch,
                     "logits": dtype,
                     "k": k,

@@ -1,4 +1,4 @@
-// What FlashInfer's own bindings call for a mask by k and for a nucleus, without tvm-ffi: built and loaded by _peers.py.
+// What FlashInfer's own bindings call for a mask by k and for a nucleus, without tvm-ffi: built and loaded by peers.py.
 #include <flashinfer/air_top_p.cuh>
 #include <flashinfer/sampling.cuh>
 

@@ -1,0 +1,153 @@
+"""The command line of the bench.
+
+    python -m qp_kernels.bench                                       all cases on this machine's GPU
+    python -m qp_kernels.bench --cases "*b1024-v128256*" --providers "qp_kernels,vllm"
+    python -m qp_kernels.bench --logits rows.safetensors             with the cases of live rows
+    python -m qp_kernels.bench --own my_module:my_function           f(logits, k, p) beside the others
+    python -m qp_kernels.bench --record NAME                         data/results/NAME.json (else data/results/local)
+
+Without a CUDA device, small cases of the torch back-end are measured on the CPU. The exit status is 1 where our own
+kernels break the contract; then nothing is timed or written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import backend, report, results
+from .case_run import WrongResult
+from .cases import CASES, SMALL_CASES, Case
+from .rows import read
+from .suite import run
+from .table import table
+
+QUICK_REPETITIONS, QUICK_PROVIDERS = 10, "qp_kernels,vllm,flashinfer"
+NAME = "bench"
+
+
+def main(arguments: list[str] | None = None, live: Tensor | None = None, about: dict[str, Any] | None = None) -> int:
+    """Run the bench.
+
+    Args:
+        arguments: Of the command line; None is what Python was called with.
+        live: Rows of a model instead of those of --logits. about: Flat fields for the results file that say which.
+    Returns:
+        The exit status.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        return _run(options, live, about or {})
+    except WrongResult as error:
+        print(f"error: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m qp_kernels.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    top.add_argument("--cases", default="*", help="a pattern of their names, see --list")
+    top.add_argument("--list", action="store_true", help="print the names of the cases, and end")
+    top.add_argument("--providers", default=None, help="patterns between commas; default: all")
+    top.add_argument("--quick", action="store_true", help=f"{QUICK_REPETITIONS} repetitions, and no slow sorts")
+    top.add_argument("--repetitions", type=int, default=None, help="samples of each, default 30")
+    top.add_argument("--logits", metavar="FILE", help="rows of a model: .npy, .npz or .safetensors, [R, V]")
+    top.add_argument("--own", metavar="MODULE:FUNCTION", action="append", default=[], help="f(logits, k, p)")
+    top.add_argument("--device", default=None, help="default: the GPU where there is one")
+    top.add_argument("--record", metavar="NAME", help="name of the results file; in a clone it goes to data/results")
+    top.add_argument("--folder", type=Path, help="where the results file goes instead")
+    return top
+
+
+def _run(options: argparse.Namespace, live: Tensor | None, about: dict[str, Any]) -> int:
+    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    cases = _cases(options.cases, device)
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    if device.type != "cuda":
+        print(f"no CUDA device ({backend.card_problem() or 'none here'}): small cases of the torch back-end on the CPU")
+    print(report(), flush=True)
+    if options.logits:
+        live, about = read(options.logits), {**about, "live_rows": Path(options.logits).name}
+    start = time.monotonic()
+    records = run(
+        cases,
+        own=dict(map(_own, options.own)),
+        live=live,
+        device=device,
+        only=options.providers or (QUICK_PROVIDERS if options.quick else "*"),
+        repetitions=options.repetitions or (QUICK_REPETITIONS if options.quick else 30),
+        say=_say,
+    )
+    about |= {"backend": backend.resolve(device).name, "live_rows_distinct": 0 if live is None else len(live)}
+    print(f"\n{table(records)}\n\n{time.monotonic() - start:.0f} s; us; ! wrong rows, * target missed")
+    _write(records, options, device, about)
+    return 0
+
+
+def _cases(pattern: str, device: torch.device) -> list[Case]:
+    known = CASES if device.type == "cuda" else SMALL_CASES
+    found = [case for case in known if fnmatch.fnmatch(case.name, pattern)]
+    if not found:
+        raise ValueError(f"no case is named {pattern!r}; there are: {', '.join(case.name for case in known)}")
+    return found
+
+
+def _own(where: str) -> tuple[str, Callable[..., Any]]:
+    """(name, function) of "module:function", also from the working directory."""
+    module, _, function = where.partition(":")
+    if not module or not function:
+        raise ValueError(f"--own needs MODULE:FUNCTION, got {where!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return function, getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"--own {where}: {error}") from error
+
+
+def _write(records: list[dict[str, Any]], options: argparse.Namespace, device: torch.device, about: dict) -> None:
+    folder = options.folder
+    if folder is None and not options.record:
+        if not (results.ROOT / "data").is_dir():
+            print("not written: say where, --folder DIR")
+            return
+        folder = results.ROOT / "data" / "results" / "local"
+    path = results.write(
+        options.record or NAME, records, device=device, command=_command(options), about=about, folder=folder
+    )
+    place = path.relative_to(results.ROOT) if path.is_relative_to(results.ROOT) else path
+    print(f"written to {place}")
+
+
+def _command(options: argparse.Namespace) -> str:
+    """How to make the numbers again, without places of this machine."""
+    parts = ["python -m qp_kernels.bench"]
+    parts += [f"--cases '{options.cases}'"] * (options.cases != "*") + ["--quick"] * options.quick
+    parts += [f"--providers '{options.providers}'"] if options.providers else []
+    parts += [f"--repetitions {options.repetitions}"] if options.repetitions else []
+    parts += [f"--logits {Path(options.logits).name}"] if options.logits else []
+    return " ".join([*parts, *(f"--own {where}" for where in options.own)])
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
