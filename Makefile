@@ -5,6 +5,8 @@
 #   make lab MODEL=<id or folder>    another causal language model
 #   make lab ARGS="--port 9999"      further arguments go to JupyterLab (for `make test`: to pytest)
 #   make test-gpu                    the tests that need a CUDA device; make fuzz-gpu: two million random rows on it
+#   make bench                       times of the kernels on this machine's GPU, beside other libraries
+#   make bench ARGS="qrita_gpu"      the same with rows of the default model, or another script of benchmarks/
 #   make doctor                      what works here, what does not and why
 #   make help                        every target
 #

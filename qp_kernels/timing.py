@@ -151,9 +151,10 @@ class _EventTimer:
             self.end.record()
             ahead = not self.start.query()
             self.end.synchronize()
+            if not ahead and self.headroom >= MOST_HEADROOM:  # the call waits for the GPU: no headroom helps
+                self.headroom, self.hopeless = FIRST_HEADROOM, True
             if ahead or self.hopeless:
                 break
-            self.hopeless = self.headroom >= MOST_HEADROOM  # the call waits for the GPU: no headroom helps
             self.headroom = min(2 * self.headroom, MOST_HEADROOM)
         self.late += not ahead
         return self.start.elapsed_time(self.end) * 1e3

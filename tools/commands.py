@@ -77,7 +77,12 @@ def parser():
     add("doctor", lambda options: doctor.main(), "say what works here, what does not and why")
     add("env", env, "make or update ./.venv", True).add_argument("--extras", default="model,dev")
     add("model", model, "fetch and convert the model", True, True)
-    add("bench", bench, "run one of benchmarks/: dev.py bench NAME [its arguments]", passes_on=True)
+    add(
+        "bench",
+        bench,
+        "time the kernels here, beside others; NAME [its arguments]: a script of benchmarks/",
+        passes_on=True,
+    )
     add("lint", lint, "ruff's checks and formatting, and that notebooks are stripped")
     form = add("format", format_code, "let ruff format and mend what it can, and strip the notebooks")
     form.add_argument("--as-is", action="store_true", help="use ./.venv as it is, install nothing")
@@ -229,13 +234,16 @@ def with_card(options, extras):
 
 
 def bench(options):
-    """Run a benchmark by name; without a name, say which there are."""
+    """Time the kernels beside others (`python -m qp_kernels.bench`); a name runs that script of benchmarks/ instead."""
     scripts = {path.stem: path for path in sorted((ROOT / "benchmarks").glob("*.py")) if not path.stem.startswith("_")}
     name = options.extra[0] if options.extra else ""
-    if name not in scripts:
-        raise SetupError(f"which benchmark? {', '.join(scripts)}")
-    venv = environment.ensure(["model", "dev"])
-    return subprocess.call([str(venv.python), str(scripts[name]), *options.extra[1:]], cwd=ROOT, env=environ())
+    if name in scripts:
+        venv, command = environment.ensure(["model", "dev"]), [str(scripts[name]), *options.extra[1:]]
+    elif not name or name.startswith("-"):
+        venv, command = environment.ensure([]), ["-m", "qp_kernels.bench", *options.extra]
+    else:
+        raise SetupError(f"no benchmark is named {name}; there are: {', '.join(scripts)}. Without a name: the kernels.")
+    return subprocess.call([str(venv.python), *command], cwd=ROOT, env=environ())
 
 
 def run_pytest(venv, arguments, **variables):

@@ -33,21 +33,27 @@ from .suite import run
 from .table import table
 
 QUICK_REPETITIONS, QUICK_PROVIDERS = 10, "qp_kernels,vllm,flashinfer"
-NAME = "bench"
+NAME, PROGRAM = "bench", "python -m qp_kernels.bench"
 
 
-def main(arguments: list[str] | None = None, live: Tensor | None = None, about: dict[str, Any] | None = None) -> int:
+def main(
+    arguments: list[str] | None = None,
+    live: Tensor | None = None,
+    about: dict[str, Any] | None = None,
+    program: str = PROGRAM,
+) -> int:
     """Run the bench.
 
     Args:
         arguments: Of the command line; None is what Python was called with.
         live: Rows of a model instead of those of --logits. about: Flat fields for the results file that say which.
+        program: What was called, for the results file.
     Returns:
-        The exit status.
+        The exit status: 1 where our own kernels break the contract, 2 for arguments that cannot be.
     """
-    options = parser().parse_args(arguments)
+    options = parser(program).parse_args(arguments)
     try:
-        return _run(options, live, about or {})
+        return _run(options, live, about or {}, program)
     except WrongResult as error:
         print(f"error: {error}", file=sys.stderr)
     except (ValueError, OSError) as error:
@@ -56,9 +62,9 @@ def main(arguments: list[str] | None = None, live: Tensor | None = None, about: 
     return 1
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
-        prog="python -m qp_kernels.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     top.add_argument("--cases", default="*", help="a pattern of their names, see --list")
     top.add_argument("--list", action="store_true", help="print the names of the cases, and end")
@@ -73,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _run(options: argparse.Namespace, live: Tensor | None, about: dict[str, Any]) -> int:
+def _run(options: argparse.Namespace, live: Tensor | None, about: dict[str, Any], program: str) -> int:
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     cases = _cases(options.cases, device)
     if options.list:
@@ -96,7 +102,7 @@ def _run(options: argparse.Namespace, live: Tensor | None, about: dict[str, Any]
     )
     about |= {"backend": backend.resolve(device).name, "live_rows_distinct": 0 if live is None else len(live)}
     print(f"\n{table(records)}\n\n{time.monotonic() - start:.0f} s; us; ! wrong rows, * target missed")
-    _write(records, options, device, about)
+    _write(records, options, device, about, _command(options, program))
     return 0
 
 
@@ -121,23 +127,21 @@ def _own(where: str) -> tuple[str, Callable[..., Any]]:
         raise ValueError(f"--own {where}: {error}") from error
 
 
-def _write(records: list[dict[str, Any]], options: argparse.Namespace, device: torch.device, about: dict) -> None:
+def _write(records: list[dict], options: argparse.Namespace, device: torch.device, about: dict, command: str) -> None:
     folder = options.folder
     if folder is None and not options.record:
         if not (results.ROOT / "data").is_dir():
             print("not written: say where, --folder DIR")
             return
         folder = results.ROOT / "data" / "results" / "local"
-    path = results.write(
-        options.record or NAME, records, device=device, command=_command(options), about=about, folder=folder
-    )
+    path = results.write(options.record or NAME, records, device=device, command=command, about=about, folder=folder)
     place = path.relative_to(results.ROOT) if path.is_relative_to(results.ROOT) else path
     print(f"written to {place}")
 
 
-def _command(options: argparse.Namespace) -> str:
+def _command(options: argparse.Namespace, program: str) -> str:
     """How to make the numbers again, without places of this machine."""
-    parts = ["python -m qp_kernels.bench"]
+    parts = [program]
     parts += [f"--cases '{options.cases}'"] * (options.cases != "*") + ["--quick"] * options.quick
     parts += [f"--providers '{options.providers}'"] if options.providers else []
     parts += [f"--repetitions {options.repetitions}"] if options.repetitions else []

@@ -134,7 +134,8 @@ def _with_peak(provider: Provider, call: Call, work: Tensor) -> tuple[Any, int |
 
 
 def _bytes(result: Any) -> int:
-    return sum(one.numel() * one.element_size() for one in ([result] if isinstance(result, Tensor) else result))
+    tensors = [result] if isinstance(result, Tensor) else result or ()
+    return sum(one.numel() * one.element_size() for one in tensors)
 
 
 def _timed(

@@ -6,7 +6,7 @@ seeds) is made then, and is not timed.
 
 from __future__ import annotations
 
-import importlib
+import fnmatch
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -52,24 +52,25 @@ class Provider:
 
 
 def providers(
-    device: torch.device | str | None = None, own: Mapping[str, Callable[..., Any]] | None = None
+    device: torch.device | str | None = None, own: Mapping[str, Callable[..., Any]] | None = None, only: str = "*"
 ) -> dict[str, Provider]:
     """Those that can run on a device, by name, ours first; `missing` has the others.
 
     Args:
         device: None is the GPU where there is one.
+        only: Patterns of names between commas; other libraries are not even looked for. A user's own are always there.
         own: Name -> `f(logits, k, p)`, which returns logits with -inf for what is dropped (new, or changed in place)
             or a bool mask of what is kept. k is an int or None, p a float or None.
     Raises:
         ValueError: a name that is taken, or what is not callable.
     """
-    found = {OURS: _ours()}
-    for name, load in _loaders(_device(device)).items():
+    found = {}
+    for name, load in _loaders(_device(device), only).items():
         try:
             found[name] = load()
         except peers.Unavailable:
             continue
-    taken = {*found, *_loaders(torch.device("cpu")), "floor_read", "floor_read_write"}
+    taken = {*_loaders(_device(device)), "floor_read", "floor_read_write"}
     for name, function in (own or {}).items():
         if name in taken or not callable(function):
             raise ValueError(f"own={{{name!r}: ...}} needs a name that is not taken, and a function")
@@ -77,10 +78,10 @@ def providers(
     return found
 
 
-def missing(device: torch.device | str | None = None) -> dict[str, str]:
+def missing(device: torch.device | str | None = None, only: str = "*") -> dict[str, str]:
     """Why the other providers cannot run on a device, by name."""
     reasons = {}
-    for name, load in _loaders(_device(device)).items():
+    for name, load in _loaders(_device(device), only).items():
         try:
             load()
         except peers.Unavailable as reason:
@@ -92,14 +93,17 @@ def _device(device: torch.device | str | None) -> torch.device:
     return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def _loaders(device: torch.device) -> dict[str, Callable[[], Provider]]:
-    return {
+def _loaders(device: torch.device, only: str = "*") -> dict[str, Callable[[], Provider]]:
+    known = {
+        OURS: _ours,
         "vllm": lambda: _vllm(device),
         "flashinfer": lambda: _flashinfer(device),
         "torch_sort": lambda: Provider("torch_sort", torch.__version__, _torch_sort),
         "torch_topk": lambda: Provider("torch_topk", torch.__version__, _torch_topk),
         "transformers_rule": _transformers,
     }
+    patterns = only.split(",")
+    return {name: load for name, load in known.items() if any(fnmatch.fnmatch(name, one) for one in patterns)}
 
 
 def _ours() -> Provider:
@@ -109,20 +113,16 @@ def _ours() -> Provider:
             return Call(lambda x: top_k_top_p(x, k, p))
         if case.operation == "select":
             # A width of its own for p alone: counting first would wait for the GPU.
-            width = k if k is not None else min(case.vocab, 4096)
+            width = min(case.vocab, 4096 if k is None else k)
             return Call(lambda x: select(x, k, p, max_candidates=width), "candidates")
         seeds = torch.arange(case.batch, device=device)
         return Call(lambda x: sample(x, k, p, seeds=seeds), "tokens")
 
-    return Provider(OURS, importlib.metadata.version("qp-explorer") if _installed() else "clone", call, must=True)
-
-
-def _installed() -> bool:
     try:
-        importlib.metadata.version("qp-explorer")
+        version = importlib.metadata.version("qp-explorer")
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        version = "clone"
+    return Provider(OURS, version, call, must=True)
 
 
 def _own(name: str, function: Callable[..., Any]) -> Provider:

@@ -16,7 +16,7 @@ SIGMA = 2.5
 UNIFORM = 8.0
 # Batches that take turns, of a case whose matrix is small.
 MOST_BATCHES = 4
-LARGE_BATCH_BYTES = 256 << 20
+LARGE_BATCH_BYTES = 192 << 20
 SAFETENSORS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -36,7 +35,7 @@ def run(
         own: A user's functions by name, see `providers`.
         live: Rows [R, V] of a model, distinct, for the cases named so.
         device: None is the GPU where there is one.
-        only: Names of providers to take, as patterns between commas; a user's own are always taken.
+        only: Names of providers, as patterns between commas; a user's own are always taken.
         repetitions: Samples of each.
         say: Called with each line of the report; None is silence.
         progress: As of `run_case`, for each case.
@@ -50,13 +49,9 @@ def run(
     if cases is None:
         cases = CASES if device.type == "cuda" else SMALL_CASES
     chosen = _runnable(list(cases), live, say)
-    taken = {
-        name: provider
-        for name, provider in providers(device, own).items()
-        if name in (own or {}) or any(fnmatch.fnmatch(name, pattern) for pattern in only.split(","))
-    }
+    taken = providers(device, own, only)
     say(f"providers: {', '.join(f'{name} {provider.version}' for name, provider in taken.items())}")
-    for name, reason in missing(device).items():
+    for name, reason in missing(device, only).items():
         say(f"without {name}: {reason}")
     timing.wake(device)
     records: list[dict[str, Any]] = []

@@ -41,7 +41,7 @@ def table(records: list[dict[str, Any]]) -> str:
     head = ["case", "mode", "ours", "floor", "x", "aim", *others]
     body = []
     for case, mode in kinds:
-        floor = next(by[case, mode, name] for name in FLOORS if (case, mode, name) in by)
+        floor = next((by[case, mode, name] for name in FLOORS if (case, mode, name) in by), None)
         ours = by.get((case, mode, OURS))
         cells = [_time(by.get((case, mode, name))) for name in others]
         ratio = f"{ours['times_floor']:.2f}" if ours else "-"

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -106,6 +107,40 @@ def test_waking_a_cpu_is_nothing():
     start = time.monotonic()
     timing.wake("cpu", 60)
     assert time.monotonic() - start < 10
+
+
+class Card:
+    """A GPU of which it is known how long the host takes to enqueue the timed part, in cycles."""
+
+    def __init__(self, host):
+        self.host, self.headroom, self.done = host, 0, []
+
+    def sleep(self, cycles):
+        self.headroom = cycles
+        self.done.append("sleep")
+
+    def event(self, enable_timing):
+        return SimpleNamespace(
+            record=lambda: self.done.append("event"),
+            query=lambda: self.headroom <= self.host,
+            synchronize=lambda: self.done.append("wait"),
+            elapsed_time=lambda end: 0.25,
+        )
+
+
+@pytest.mark.parametrize(
+    ("host", "tries", "late"), [(0, [1, 1], 0), (300_000, [2, 1], 0), (10**6, [4, 1], 0), (10**9, [9, 1], 2)]
+)
+def test_samples_are_taken_again_while_the_host_is_late(monkeypatch, host, tries, late):
+    card = Card(host)
+    monkeypatch.setattr(torch.cuda, "_sleep", card.sleep, raising=False)
+    monkeypatch.setattr(torch.cuda, "Event", card.event)
+    timer = timing._EventTimer(lambda: card.done.append("flush"))
+    for count in tries:
+        card.done.clear()
+        assert timer.sample(lambda: card.done.append("call"), lambda: card.done.append("prepare")) == 250.0
+        assert card.done == ["sleep", "prepare", "flush", "event", "call", "event", "wait"] * count
+    assert timer.late == late
 
 
 @pytest.mark.gpu
