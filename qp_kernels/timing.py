@@ -17,6 +17,7 @@ A CPU has no such flush here: there, inputs that together exceed the cache are w
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import numbers
 import time
@@ -101,8 +102,7 @@ def measure(
         for i in range(warmup):
             prepare(*arguments[i % len(arguments)])
             fn(*arguments[i % len(arguments)])
-        calls = [_bound(fn, one) for one in arguments]
-        prepares = [_bound(prepare, one) for one in arguments]
+        calls, prepares = ([functools.partial(each, *one) for one in arguments] for each in (fn, prepare))
         flush = _Flush(device) if cold and device.type == "cuda" else _nothing
         timer = _WallTimer(flush, device) if mode == "wall" else _EventTimer(flush)
         if mode == "graph":
@@ -120,7 +120,7 @@ def wake(device: torch.device | str, seconds: float = WAKE_S) -> None:
     if device.type != "cuda":
         return
     with backend.current(device):
-        source = torch.rand(1 << 24, device=device)
+        source = torch.linspace(0.0, 1.0, 1 << 24, device=device)
         target = torch.empty_like(source)
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
@@ -197,6 +197,8 @@ def _captured(calls: list[Callable[[], Any]], prepares: list[Callable[[], Any]])
     with torch.cuda.stream(stream):  # libraries set themselves up per stream, which no capture may hold
         prepares[0]()
         calls[0]()
+        if all(_waits(calls[0], prepares[0]) for _ in range(3)):  # a host that pauses does not do so three times
+            raise ValueError("mode='graph': this call waits for the GPU, which no CUDA graph can hold")
     now.wait_stream(stream)
     graphs: list[torch.cuda.CUDAGraph] = []
     for call in calls:
@@ -212,7 +214,20 @@ def _captured(calls: list[Callable[[], Any]], prepares: list[Callable[[], Any]])
             reason = str(error).partition("\n")[0]
             raise ValueError(f"mode='graph': this call cannot be captured in a CUDA graph: {reason}") from error
         graphs.append(graph)
+    for graph, prepare in zip(graphs, prepares):  # the first replay also uploads the graph
+        prepare()
+        graph.replay()
     return [graph.replay for graph in graphs]
+
+
+def _waits(call: Callable[[], Any], prepare: Callable[[], Any]) -> bool:
+    """Whether a call waits for the GPU. To try that in a capture would leave torch's generator unusable."""
+    reached = torch.cuda.Event()
+    prepare()
+    torch.cuda._sleep(MOST_HEADROOM)
+    reached.record()
+    call()
+    return reached.query()
 
 
 def _timing(samples: list[float], mode: str, late: int) -> Timing:
@@ -265,10 +280,6 @@ def _whole(name: str, value: int, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise ValueError(f"{name} must be an int >= {least}, got {value!r}")
     return int(value)
-
-
-def _bound(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[], Any]:
-    return lambda: fn(*arguments)
 
 
 def _nothing(*_: Any) -> None:

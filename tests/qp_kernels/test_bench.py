@@ -1,12 +1,13 @@
 """The bench: its cases and rows, its records, who runs, and what stops it."""
 
 import math
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from qp_kernels import bench
+from qp_kernels import backend, bench
 from qp_kernels.bench import case_run, floors, peers, rows, table
 from qp_kernels.bench.providers import Call, Provider
 from qp_kernels.qrita import top_k_top_p
@@ -214,6 +215,24 @@ def test_without_package_and_files_a_peer_says_so(tmp_path, monkeypatch):
         peers.transformers_warpers()
     (tmp_path / "VERSIONS").write_text("vllm 1.2\n\n")
     assert peers._version_in(tmp_path, "vllm") == "1.2" and peers._version_in(tmp_path, "other") == "unknown"
+
+
+@pytest.mark.skipif(not backend.has_triton(), reason="triton is not installed")
+def test_a_file_of_vllm_finds_what_it_imports_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "_installed", lambda package, module: (None, ""))
+    (tmp_path / "topk_topp_triton.py").write_text(
+        "from vllm.triton_utils import tl, triton\n"
+        "from vllm.utils.math_utils import next_power_of_2\n"
+        "_TRITON_BUFFER_CACHE = {0: 1}\n"
+        "def apply_top_k_top_p_triton(logits, k, p):\n    return next_power_of_2(k)\n"
+    )
+    (tmp_path / "VERSIONS").write_text("vllm 0.1\n")
+    before = {name for name in sys.modules if name.startswith("vllm")}
+    found = peers.vllm(torch.device("cuda"), tmp_path)
+    assert found.version == "0.1" and found.apply(None, 5, None) == 8
+    found.forget()
+    assert found.apply.__globals__["_TRITON_BUFFER_CACHE"] == {}
+    assert {name for name in sys.modules if name.startswith("vllm")} == before
 
 
 def test_an_installed_package_that_fails_says_how(tmp_path, monkeypatch):
