@@ -3,6 +3,7 @@
 from widgets.panels.base import show
 from widgets.panels.logits import LogitExplorer
 from widgets.panels.search import SearchExplorer
+from widgets.panels.timing import TimingExplorer
 from widgets.panels.truncation import TruncationExplorer
 
-__all__ = ["LogitExplorer", "SearchExplorer", "TruncationExplorer", "show"]
+__all__ = ["LogitExplorer", "SearchExplorer", "TimingExplorer", "TruncationExplorer", "show"]

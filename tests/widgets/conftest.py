@@ -1,7 +1,12 @@
 """Panels that are closed after the test, a tiny live model, and looks at what is drawn."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # modules of these tests import each other
 
 
 class Letters:
