@@ -16,7 +16,7 @@ from widgets.timing_records import FLOORS
 from widgets.timing_sweep import MEMORY, TIME, TIME_HEIGHT, memory_line, time_line
 from widgets.timing_view import TimingView, bandwidth, duration, name_of, name_wrong, size, times
 
-FEWEST_ROWS, LIFT_PX = 3, 7
+FEWEST_ROWS, LIFT_PX, TOP = 3, 7, -0.62
 LABEL_TURN = 0.58  # share of the axis beyond which a text stands left of its dot
 FLOOR_DASH = {"floor_read": "dash", "floor_read_write": "solid"}
 
@@ -91,7 +91,6 @@ def _time_case(view: TimingView) -> Properties:
     low, high = time_range(view)
     turn = low * (high / low) ** LABEL_TURN
     bottom, lift = max(rows, FEWEST_ROWS) - 0.4, _lift(rows)
-    bound = view.record(view.floor)
     out = {
         name: {
             "x": [record["median_us"]],
@@ -102,19 +101,9 @@ def _time_case(view: TimingView) -> Properties:
         }
         for i, (name, record) in enumerate(zip(names, records, strict=True))
     }
-    known = sorted((f for f in FLOORS if view.record(f)), key=lambda f: view.record(f)["median_us"])
-    for floor in FLOORS:
-        out[floor] = {"x": [], "y": [], "text": []}
-    for floor, side in zip(known, ("top left", "top right") if len(known) > 1 else ("top center",), strict=False):
-        at = view.record(floor)["median_us"]
-        label = f" {name_of(floor)} {duration(at)} "
-        out[floor] = {"x": [at, at], "y": [-0.62, bottom], "text": [label, ""], "textposition": side}
-    edge = bound["median_us"] if bound else None
-    out["beyond"] = {
-        "x": [low, edge, edge, low] if bound else [],
-        "y": [-0.62, -0.62, bottom, bottom] if bound else [],
-    }
-    out["distance"] = segments([(edge, r["median_us"]) for r in records] if bound else [], range(rows))
+    out |= _floor_lines(view, low, bottom)
+    edge = out["beyond"]["x"][1:2]
+    out["distance"] = segments([(x, r["median_us"]) for r in records for x in edge], range(rows))
     out["spread"] = segments([(r["p20_us"], r["p80_us"]) for r in records], range(rows))
     out["target"] = _target(view, names)
     out["label"] = {
@@ -125,7 +114,7 @@ def _time_case(view: TimingView) -> Properties:
     }
     layout = {
         "xaxis.type": "log",
-        "xaxis.title.text": "time per call",
+        "xaxis.title.text": "median; grey: p20 to p80",
         "xaxis.range": [np.log10(low), np.log10(high)],
         **ticks("xaxis", low, high, duration),
         "xaxis.domain": [0, 0.66 if view.has_memory else 1],
@@ -137,6 +126,19 @@ def _time_case(view: TimingView) -> Properties:
         "annotations[0].text": TIME,
     }
     return out, layout
+
+
+def _floor_lines(view: TimingView, low: float, bottom: float) -> dict[str, dict]:
+    """The floors from top to bottom, named above, and the shade left of the one that bounds the operation."""
+    out = {floor: {"x": [], "y": [], "text": []} for floor in FLOORS}
+    known = sorted((f for f in FLOORS if view.record(f)), key=lambda f: view.record(f)["median_us"])
+    sides = ("top left", "top right") if len(known) > 1 else ("top center",)
+    for floor, side in zip(known, sides, strict=False):
+        at = view.record(floor)["median_us"]
+        label = f" {name_of(floor)} {duration(at)} "
+        out[floor] = {"x": [at, at], "y": [TOP, bottom], "text": [label, ""], "textposition": side}
+    edge = out[view.floor]["x"]
+    return out | {"beyond": {"x": [low, *edge, low] if edge else [], "y": [TOP, TOP, bottom, bottom] if edge else []}}
 
 
 def _lift(rows: int) -> float:
@@ -190,7 +192,7 @@ def _memory_case(view: TimingView) -> Properties:
     out["stems"] = segments([(0, r["peak_bytes"]) for r in records.values()], rows.values())
     side = "top right" if logits < 0.5 * most else "top left"
     label = f" the logits {size(logits)} "
-    out["logits_bytes"] = {"x": [logits] * 2, "y": [-0.62, bottom], "text": [label, ""], "textposition": side}
+    out["logits_bytes"] = {"x": [logits] * 2, "y": [TOP, bottom], "text": [label, ""], "textposition": side}
     peaks = [r["peak_bytes"] for r in records.values()]
     out["memory_label"] = {
         "x": peaks,
@@ -202,7 +204,7 @@ def _memory_case(view: TimingView) -> Properties:
     layout = {
         "xaxis2.type": "linear",
         "xaxis2.visible": True,
-        "xaxis2.title.text": "bytes",
+        "xaxis2.title.text": "bytes beyond input and result",
         "xaxis2.tickangle": 0,
         "xaxis2.domain": [0.74, 1],
         "xaxis2.range": [0, 1.1 * most],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from qp_kernels import bench
+from qp_kernels import backend, bench
 from qp_kernels.bench import rows as bench_rows
 from qp_kernels.bench.cases import DTYPES, OPERATIONS, check, modes
 from qp_kernels.report import report
@@ -33,15 +33,27 @@ class LiveTimings(Timings):
 
     Args:
         device: "cuda", "cpu", or None for the GPU where there is one. own: As `bench.providers` takes them.
+        logits: Rows [R, V] of a model, which are measured as rows "live".
     """
 
-    def __init__(self, device: str | None = None, own: Mapping[str, Callable] | None = None):
+    def __init__(
+        self,
+        device: str | None = None,
+        own: Mapping[str, Callable] | None = None,
+        logits: torch.Tensor | None = None,
+    ):
         self.where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.on_gpu = self.where.type == "cuda"
         name = report().as_dict()["GPU" if self.on_gpu else "CPU"]
-        super().__init__(f"measured here on {'the GPU' if self.on_gpu else 'the CPU'} {name}", self._word(), False)
+        used = backend.resolve(self.where).name
+        caption = f"measured here on {'the GPU' if self.on_gpu else 'the CPU'} {name} · {used} back-end"
+        super().__init__(caption, self._word(), False)
+        if logits is not None and (logits.ndim != 2 or not logits.is_floating_point()):
+            raise ValueError(f"logits must be floating point [R, V], got {logits.dtype} {list(logits.shape)}")
+        self.logits = logits
         self.own = dict(own or {})
         self.tried: dict[Spot, set[str]] = {}
+        self.left_out: dict[Spot, list[str]] = {}
         self._ways: dict | None = None
         self._rows: tuple | None = None
 
@@ -69,15 +81,22 @@ class LiveTimings(Timings):
     def choices(self, spot: Spot) -> dict[str, list]:
         """What the controls of a spot can be set to here."""
         return {
-            "rows": list(MADE),
+            "rows": [*MADE, *(["live"] if self.logits is not None else [])],
             "batch": [batch for batch in BATCHES if self.on_gpu or batch <= CPU_BATCH],
-            "vocab": list(VOCABS),
+            "vocab": self._vocabs(spot),
             "k": k_grid(spot.vocab),
             "p": p_grid(),
             "dtype": list(DTYPES),
             "operation": list(OPERATIONS),
             "clock": self.clocks(spot),
         }
+
+    def _vocabs(self, spot: Spot) -> list[int]:
+        """Sizes up to that of the model's logits, where those are measured."""
+        if spot.rows != "live" or self.logits is None:
+            return list(VOCABS)
+        width = self.logits.shape[1]
+        return [*(vocab for vocab in VOCABS if vocab < width), width]
 
     def check(self, spot: Spot) -> None:
         """Raises ValueError where a spot cannot be measured here."""
@@ -123,19 +142,29 @@ class LiveTimings(Timings):
         what = f"B = {spot.batch:,}, V = {spot.vocab:,}: call"
         with self._turn(progress):
             progress(0, 0, "making the rows")
-            rows = self._rows_of(spot)
+            rows, said = self._rows_of(spot), []
             found = bench.run_case(
-                spot.case, rows, ways, repetitions=repetitions, progress=lambda done, total: progress(done, total, what)
+                spot.case,
+                rows,
+                ways,
+                repetitions=repetitions,
+                progress=lambda done, total: progress(done, total, what),
+                say=lambda line: said.append(line.strip()),
             )
         self.add(found)
         for clock in self.clocks(spot):
-            self.tried.setdefault(spot._replace(clock=clock), set()).update(names)
+            here = spot._replace(clock=clock)
+            self.tried.setdefault(here, set()).update(names)
+            self.left_out[here] = said
+
+    def notes(self, spot: Spot) -> list[str]:
+        return self.left_out.get(spot, [])
 
     def _rows_of(self, spot: Spot) -> torch.Tensor:
         key = (spot.rows, spot.batch, spot.vocab, spot.dtype, spot.k if spot.rows == "miss" else None)
         if self._rows is None or self._rows[0] != key:
             self._rows = None  # freed before the next is made
-            self._rows = (key, bench_rows.make(spot.case, self.where))
+            self._rows = (key, bench_rows.make(spot.case, self.where, self.logits))
         return self._rows[1]
 
     @contextlib.contextmanager
@@ -149,4 +178,4 @@ class LiveTimings(Timings):
 
     def release(self) -> None:
         """Free rows and libraries."""
-        self._rows = self._ways = None
+        self._rows = self._ways = self.logits = None

@@ -74,6 +74,10 @@ class Timings:
         for record in records:
             self.by_spot.setdefault(spot_of(record), {})[record["provider"]] = dict(record)
 
+    def notes(self, spot: Spot) -> list[str]:
+        """What else there is to say of a spot, as who was left out."""
+        return []
+
     @property
     def providers(self) -> list[str]:
         """Ways that any spot holds, in the order of the records."""
@@ -178,3 +182,10 @@ def recorded_or_none(name: str = RECORDED) -> results.Results | None:
     except ValueError:  # not in a clone
         return None
     return results.read(name) if name in known else None
+
+
+def recorded_timings(source: results.Results | str | Path | None) -> Timings | None:
+    """Recorded timings of a source; where it names none (None, "live"), those of the repository, if there are any."""
+    if source is None or (isinstance(source, str) and source == "live"):
+        source = recorded_or_none()
+    return None if source is None else open_timings(source)

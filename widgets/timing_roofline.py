@@ -32,24 +32,18 @@ def roofline_figure(bytes_moved: Sequence[float], times_us: Mapping[str, Sequenc
         raise ValueError(
             f"1 to {len(COLOURS)} curves of {len(x)} times are drawn, got {[len(t) for t in curves.values()]}"
         )
-    figure = go.Figure(layout=theme.layout(HEIGHT))
-    plain = next(iter(curves.values()))
-    gbps = float((x / plain).max()) / 1e3
+    gbps = float((x / next(iter(curves.values()))).max()) / 1e3
     limit = x / gbps / 1e3
     low = nice(min(limit.min(), *(times.min() for times in curves.values())) / 1.15, up=False)
     high = nice(max(times.max() for times in curves.values()) * 1.15, up=True)
+    figure = go.Figure(layout=_layout(x, low, high))
     line = {"color": theme.BLUE, "width": 2, "dash": "dash"}
     below = {"fill": "toself", "fillcolor": "rgba(128, 128, 128, 0.14)", "line": {"width": 0}}
     figure.add_scatter(
         x=[*x, x[-1], x[0]], y=[*limit, low, low], name="beyond", mode="lines", hoverinfo="skip", **below
     )
     figure.add_scatter(x=x, y=limit, name="limit", mode="lines", line=line, hoverinfo="skip")
-    ends = [(f"bytes / {bandwidth(gbps)}", limit[-1])]
     for (name, times), colour, symbol in zip(curves.items(), COLOURS, SYMBOLS, strict=False):
-        hover = [
-            f"{escape(name)}: {duration(t)} for {size(n)}, {bandwidth(n / t / 1e3)}"
-            for n, t in zip(x, times, strict=True)
-        ]
         figure.add_scatter(
             x=x,
             y=times,
@@ -57,25 +51,27 @@ def roofline_figure(bytes_moved: Sequence[float], times_us: Mapping[str, Sequenc
             mode="lines+markers",
             line={"color": colour, "width": 2},
             marker={"color": colour, "symbol": symbol, "size": 10},
-            customdata=hover,
+            customdata=[
+                f"{escape(name)}: {duration(t)} for {size(n)}, {bandwidth(n / t / 1e3)}"
+                for n, t in zip(x, times, strict=True)
+            ],
             hovertemplate="%{customdata}<extra></extra>",
         )
-        ends.append((escape(name, 30), times[-1]))
-    heights = spread(np.log10([y for _, y in ends]), 17 / (HEIGHT - 74) * np.log10(high / low))
-    for (words, _), y in zip(ends, heights, strict=True):
+    ends = {f"bytes / {bandwidth(gbps)}": limit[-1]} | {escape(name, 30): times[-1] for name, times in curves.items()}
+    heights = spread(np.log10(list(ends.values())), 17 / (HEIGHT - 74) * np.log10(high / low))
+    for words, y in zip(ends, heights, strict=True):
         figure.add_annotation(x=np.log10(x[-1]), y=y, text=words, xanchor="left", xshift=9, showarrow=False)
-    room = 0.04 * np.log10(x[-1] / x[0])
-    figure.update_layout(
-        margin={"l": 70, "r": 190, "t": 30, "b": 44},
-        xaxis=theme.axis(
-            "bytes that must move at least",
-            type="log",
-            range=[np.log10(x[0]) - room, np.log10(x[-1]) + room],
-            tickvals=list(x),
-            ticktext=[size(n) for n in x],
-        ),
-        yaxis=theme.axis("time per call", type="log", range=[np.log10(low), np.log10(high)]),
-    )
-    for path, value in ticks("yaxis", low, high, duration).items():
-        figure.layout[path] = value
     return figure
+
+
+def _layout(x: np.ndarray, low: float, high: float) -> dict:
+    room = 0.04 * np.log10(x[-1] / x[0])
+    across = [np.log10(x[0]) - room, np.log10(x[-1]) + room]
+    marks = {"tickvals": list(x), "ticktext": [size(n) for n in x]}
+    up = {path.removeprefix("yaxis."): value for path, value in ticks("yaxis", low, high, duration).items()}
+    return {
+        **theme.layout(HEIGHT),
+        "margin": {"l": 70, "r": 190, "t": 30, "b": 44},
+        "xaxis": theme.axis("bytes that must move at least", type="log", range=across, **marks),
+        "yaxis": theme.axis("time per call", type="log", range=[np.log10(low), np.log10(high)], **up),
+    }

@@ -11,8 +11,8 @@ from widgets.timing_records import FLOORS, quantity
 from widgets.timing_view import OVER, TimingView, axis_name, duration, name_of, size, times
 
 TIME_HEIGHT = 400
-TIME = "<b>Time per call</b>: median, p20 to p80; shaded: below the floor"
-MEMORY = "<b>Memory</b> beyond input and result"
+TIME = "<b>Time per call</b>, shaded below the floor"
+MEMORY = "<b>Memory</b> a call adds"
 
 
 def place(over: str, spot) -> float:
@@ -62,7 +62,7 @@ def time_line(view: TimingView) -> Properties:
     out["label"] = _end_labels(view, where, low, high)
     layout = {
         **_swept_axis("xaxis", view, where),
-        "xaxis.domain": [0, 0.56 if view.has_memory else 0.84],
+        "xaxis.domain": [0, 0.54 if view.has_memory else 0.84],
         "yaxis.type": "log",
         "yaxis.title.text": "",
         "yaxis.range": [np.log10(low), np.log10(high)],

@@ -156,7 +156,7 @@ def _case_sentence(view: TimingView) -> str:
             f"so little work is bound by launches, not by bytes: even the floor is at {bandwidth(floor['gbps'])} of "
             f"{bandwidth(view.top_gbps)}"
         )
-    return f"{name_spot(view.spot)}: " + " · ".join(parts)
+    return f"{name_spot(view.spot)}: " + " · ".join(parts or ["not measured yet"])
 
 
 def name_wrong(record: dict) -> str:
@@ -207,7 +207,7 @@ def caption_of(view: TimingView, timings: Timings) -> str:
     calls = sorted({record["repetitions"] for record in records})
     count = f"{calls[0]}" if len(calls) == 1 else f"{calls[0]} to {calls[-1]}" if calls else ""
     clocks = sorted({HOW.get(record["mode"], record["mode"]) for record in records})
-    parts = [timings.caption, *([f"median of {count} calls", *clocks] if records else [])]
+    parts = [timings.caption, *([f"median of {count} calls", *clocks] if records else []), *timings.notes(view.spot)]
     if not view.recorded and view.spot.clock == "wall" and timings.device == "this CPU":
         parts.append("a CPU's numbers say little of a GPU's")
     return " · ".join(parts)
@@ -230,13 +230,14 @@ def code_of(view: TimingView, timings: Timings, repetitions: int) -> str:
         [
             "from qp_kernels import bench",
             "from qp_kernels.bench import rows",
+            *(["logits = ...  # [R, V], as this panel was given"] if spot.rows == "live" else []),
             *(["own = ...  # name -> f(logits, k, p), as this panel was given"] if own else []),
             f"ways = bench.providers({str(timings.where)!r}{own})",
             f"ways = {{name: ways[name] for name in {view.shown!r} if name in ways}}",
             "records = []",
             f"for {over or 'batch'} in {[getattr(one, over or 'batch') for one in view.spots]!r}:",
             f"    case = bench.Case({_arguments(spot, over or 'batch')})",
-            f"    made = rows.make(case, {str(timings.where)!r})",
+            f"    made = rows.make(case, {str(timings.where)!r}{', logits' if spot.rows == 'live' else ''})",
             f"    records += bench.run_case(case, made, ways, repetitions={repetitions})",
         ]
     )

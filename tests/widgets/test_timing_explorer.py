@@ -6,12 +6,10 @@ import threading
 import made_timings
 import plotly.graph_objects as go
 import pytest
-import torch
 
-from qp_kernels import bench, results
+from qp_kernels import results
 from widgets import TimingExplorer
 from widgets.timing_figure import timing_figure
-from widgets.timing_live import _one_at_a_time
 from widgets.timing_records import open_timings
 from widgets.timing_view import bandwidth, duration, size, times
 
@@ -184,13 +182,6 @@ def test_recorded_numbers_open_by_name_path_folder_and_results(make, folder, fou
     assert make(None, device="cpu").source.value == "recorded", "without a GPU the recorded numbers come first"
 
 
-def test_without_a_record_this_machine_is_measured(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "_folder", lambda _: tmp_path)
-    panel = make(**SMALL)
-    assert [value for _, value in panel.source.options] == ["live"] and "this CPU" in panel.source.options[0][0]
-    assert panel.caption.startswith("measured here on the CPU")
-
-
 @pytest.mark.parametrize(
     ("source", "error"),
     [("nothing", ValueError), ("nothing.json", FileNotFoundError), (3, TypeError), ("fuzz", ValueError)],
@@ -200,121 +191,6 @@ def test_a_source_that_cannot_be_used_is_refused(source, error):
     with pytest.raises(error):
         TimingExplorer(source)
     assert threading.active_count() == before
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"operation": "sort"},
-        {"clock": "sundial"},
-        {"sweep": "rows"},
-        {"k": -2},
-        {"p": 1.5},
-        {"dtype": "float8"},
-        {"rows": "live"},
-        {"providers": ("cub",)},
-        {"batch": 64, "vocab": 262_144 * 4},
-        {"k": None, "p": None},
-        {"own": {"vllm": torch.sort}},
-    ],
-)
-def test_bad_arguments_say_what_is_accepted(arguments):
-    before = threading.active_count()
-    with pytest.raises((ValueError, TypeError)):
-        panel = TimingExplorer("live", **{**SMALL, **arguments})
-        try:
-            panel.wait(30)
-        finally:
-            panel.close()
-    assert threading.active_count() == before
-
-
-def test_this_cpu_is_measured(live, trace_of):
-    panel = live(providers=("qp_kernels", "torch_topk"))
-    frame = panel.to_frame().set_index("provider")
-    assert list(frame.index) == ["floor_read_write", "qp_kernels", "torch_topk"]
-    assert set(frame["mode"]) == {"wall"} and set(frame["repetitions"]) == {10} and frame["correct"].all()
-    assert one(panel, trace_of, "qp_kernels") == frame.loc["qp_kernels", "median_us"]
-    assert "a CPU's numbers say little of a GPU's" in panel.caption and panel.clock.options == (
-        ("wall clock of the call", "wall"),
-    )
-    before = dict(panel.to_frame().iloc[1])
-    panel.k.value = 20
-    panel.wait(60)
-    assert set(panel.to_frame()["k"]) == {20}
-    panel.k.value = 50
-    panel.wait(60)
-    assert dict(panel.to_frame().iloc[1]) == before, "what is known is not measured again"
-    panel.run_button.click()
-    panel.wait(60)
-    assert dict(panel.to_frame().iloc[1]) != before, "but on Run it is"
-
-
-def test_a_line_is_measured_on_run(live, trace_of, monkeypatch):
-    monkeypatch.setitem(__import__("widgets.timing_live").timing_live.LINE, "batch", (1, 2, 4))
-    panel = live(providers=("qp_kernels",), sweep="batch")
-    assert not panel._live.by_spot and "press Run" in panel.summary
-    panel.run_button.click()
-    panel.wait(60)
-    assert list(trace_of(panel, "qp_kernels").x) == [1, 2, 4]
-    assert "B from 1 to 4" in panel.summary
-
-
-def test_an_own_way_stands_beside_the_others(live, trace_of):
-    def mine(logits, k, p):
-        return logits
-
-    panel = live(own={"mine": mine}, providers=("qp_kernels", "mine"), p=None)
-    record = panel.to_frame().set_index("provider").loc["mine"]
-    assert not record["correct"] and record["wrong_rows"] > 0
-    assert one(panel, trace_of, "mine") == record["median_us"]
-    assert "rows wrong" in panel.summary and trace_of(panel, "mine").marker.symbol.endswith("-open")
-
-
-def test_an_error_of_an_own_way_is_shown(live):
-    def broken(logits, k, p):
-        if len(logits) and logits.shape[1] == 4096:
-            raise RuntimeError("planted")
-        return logits
-
-    panel = live(own={"broken": broken}, providers=("broken",))
-    panel.vocab.value = 4096
-    with pytest.raises(RuntimeError, match="planted"):
-        panel.wait(60)
-    assert "planted" in panel.status
-
-
-def test_sizes_beyond_this_machine_are_an_error_in_the_panel(live):
-    panel = live(providers=("qp_kernels",), vocab=262_144, batch=1)
-    panel.batch.value = 64
-    panel.dtype.value = "float32"
-    with pytest.raises(ValueError, match="at most 34 MB are measured on this CPU"):
-        panel.wait(60)
-    assert "take fewer rows" in panel.status
-    panel.batch.value = 1
-    panel.wait(60)
-    panel.k.value, panel.p.value = 0, 1.0
-    with pytest.raises(ValueError, match="k or p"):
-        panel.wait(60)
-    panel.k.value = 5
-    panel.wait(60)
-    assert panel.status == ""
-
-
-def test_cancel_stops_a_measurement(make):
-    panel = make("live", providers=("qp_kernels",), **SMALL)
-    panel.repetitions.value = 100
-    with _one_at_a_time:  # it waits for its turn, and says so
-        panel.run_button.click()
-        for _ in range(200):
-            if "another panel measures" in panel.status:
-                break
-            threading.Event().wait(0.02)
-        assert "another panel measures" in panel.status
-        panel.cancel()
-        panel.wait(10)
-    assert "cancelled" in panel.status
-    assert set(panel.to_frame()["repetitions"]) == {10}, "what was shown stays"
 
 
 def test_code_gives_what_is_seen(make, live, found, folder):
@@ -387,12 +263,3 @@ def test_numbers_are_written_in_three_digits():
     assert [bandwidth(x) for x in (85.12, 3934.0)] == ["85.1 GB/s", "3.93 TB/s"]
     assert [size(x) for x in (0, 512, 5.25e6, 1.05e9)] == ["0 B", "512 B", "5.25 MB", "1.05 GB"]
     assert [times(x) for x in (1.234, 12.34, 123.4)] == ["1.23 ×", "12.3 ×", "123 ×"]
-
-
-@pytest.mark.gpu
-def test_this_gpu_is_measured(make):
-    panel = make("live", batch=16, vocab=32_768, providers=("qp_kernels", "torch_topk"))
-    assert set(panel.to_frame()["mode"]) == {"graph"} and panel.to_frame()["peak_bytes"].notna().any()
-    panel.clock.value = "wall"
-    panel.wait(60)
-    assert set(panel.to_frame()["mode"]) == {"wall"} and bench.modes(panel._view.spot.case, "cuda") == ("graph", "wall")

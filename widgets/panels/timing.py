@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import ipywidgets as w
+import torch
 
 from qp_kernels import results
 from widgets.controls import GridSlider
@@ -18,11 +19,11 @@ from widgets.panels.row_controls import as_k
 from widgets.panels.timing_controls import CLOCKS, OPERATIONS, SWEEPS, TimingControls, to_control
 from widgets.timing_figure import timing_figure, timing_properties
 from widgets.timing_live import FIRST_SHOWN, WAYS, LiveTimings
-from widgets.timing_records import FIELDS, SWEPT, Spot, Timings, open_timings, recorded_or_none
+from widgets.timing_records import FIELDS, SWEPT, Spot, Timings, recorded_timings
 from widgets.timing_view import LETTERS, TimingView, axis_name, caption_of, code_of, frame_rows, sentence
 
 MEASURE_AFTER_S = 0.3  # sliders rest so long before a case is measured by itself
-SIZES = {"gpu": (1024, 128_256), "cpu": (16, 32_768)}  # B and V that a panel starts with
+SIZES = ((16, 32_768), (1024, 128_256))  # B and V that a panel starts with, on a CPU and on a GPU
 
 
 class TimingExplorer(Panel):
@@ -41,11 +42,12 @@ class TimingExplorer(Panel):
             numbers: `Results`, a name in data/results, the path of a results file, or of a folder that holds
             bench_qrita.json.
         batch, vocab: B and V; None for a size that suits the machine. k, p: Limits; None is off, and 0 and 1 are.
-        rows: "gauss" or "miss"; recorded numbers also know "live". dtype: "float32", "bfloat16" or "float16".
+        rows: "gauss", "miss" or "live" (a model's; to measure, pass `logits`). dtype: "float32", "bfloat16", "float16".
         operation: "mask", "select" or "sample". clock: "gpu" or "wall"; None is the GPU's where there is one.
         sweep: "off", or the quantity of a line: "batch", "vocab", "k" or "p".
         providers: Names of the ways shown first; None is all that are usual.
         own: Name -> `f(logits, k, p)`, to measure beside them; see `bench.providers`.
+        logits: Rows [R, V] of a model, to measure with rows="live".
         device: What is measured on; None is the GPU where there is one.
     Raises:
         TypeError, ValueError, FileNotFoundError: a source or value that can't be used, and what is accepted.
@@ -71,6 +73,7 @@ class TimingExplorer(Panel):
         sweep: str = "off",
         providers: tuple[str, ...] | None = None,
         own: Mapping[str, Callable] | None = None,
+        logits: torch.Tensor | None = None,
         device: str | None = None,
     ):
         for name, value, known in (
@@ -80,19 +83,19 @@ class TimingExplorer(Panel):
         ):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
-        self._live = LiveTimings(device, own)
+        self._live = LiveTimings(device, own, logits)
         self._origins: dict[str, Timings] = {"live": self._live}
-        if (recorded := _recorded(source)) is not None:
+        if (recorded := recorded_timings(source)) is not None:
             self._origins["recorded"] = recorded
         on_gpu = self._live.on_gpu
         first = "live" if source == "live" or recorded is None or (source is None and on_gpu) else "recorded"
         known = recorded.providers if recorded else []
         every = tuple(dict.fromkeys([*WAYS, *self._live.own, *known]))
         usual = tuple(name for name in every if name not in WAYS or name in FIRST_SHOWN)
-        sizes = SIZES["gpu" if first == "recorded" or on_gpu else "cpu"]
-        clock = clock or ("wall" if first == "live" and not on_gpu else "gpu")
-        batch, vocab = batch or sizes[0], vocab or sizes[1]
+        big = first == "recorded" or on_gpu
+        batch, vocab = batch or SIZES[big][0], vocab or SIZES[big][1]
         limits = as_k(k, vocab) or None, None if p in (None, 1) else p
+        spot = Spot(rows, batch, vocab, *limits, dtype, operation, clock or ("gpu" if big else "wall"))
         self._view: TimingView | None = None
         self._pinned: str | None = None  # the control that moved last
         self._caption = ""
@@ -101,7 +104,7 @@ class TimingExplorer(Panel):
         self._painter = Painter(self.figure)
         try:
             shown = usual if providers is None else tuple(providers)
-            self._make_controls(every, first, Spot(rows, batch, vocab, *limits, dtype, operation, clock), sweep, shown)
+            self._make_controls(every, first, spot, sweep, shown)
         except BaseException:
             self.close()
             raise
@@ -283,11 +286,3 @@ class TimingExplorer(Panel):
 
 def _tell(job, count: str, done: int, total: int, what: str) -> None:
     job.progress(done, total, f"{count}{what}")
-
-
-def _recorded(source) -> Timings | None:
-    """Recorded timings of a source, or those of the repository where it names none."""
-    if source is None or (isinstance(source, str) and source == "live"):
-        source = recorded_or_none()
-        return None if source is None else open_timings(source)
-    return open_timings(source)

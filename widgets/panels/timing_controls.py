@@ -10,7 +10,7 @@ from widgets.panels.row_controls import columns, k_slider, line, p_slider
 from widgets.timing_records import FIELDS, Spot
 from widgets.timing_view import NAMES
 
-CLOCKS = {"time on the GPU": "gpu", "wall clock of the call": "wall"}
+CLOCKS = {"GPU time": "gpu", "wall clock": "wall"}
 ROWS = {"gauss": "normal, σ 2.5", "live": "of a model", "miss": "uniform: t misses"}
 OPERATIONS = {"mask": "mask", "select": "select", "sample": "sample"}
 SWEEPS = {"one case": "off", "a line over B": "batch", "… over V": "vocab", "… over k": "k", "… over p": "p"}
