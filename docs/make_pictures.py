@@ -1,7 +1,8 @@
 """Make the pictures of the Markdown pages: `python docs/make_pictures.py`, or `--only` one of them.
 
-logit_explorer, truncation_explorer, search_explorer   the panels of lessons 00, 03 and 04 as a browser shows them
-threshold                                              threshold_picture.py
+logit_explorer, truncation_explorer,   the panels of lessons 00, 03, 04 and 01 as a browser shows them; the last has
+search_explorer, timing_explorer       recorded numbers where there is no GPU
+threshold                              threshold_picture.py
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ LESSONS = {
     "logit_explorer": "00_tokens_and_cuts.ipynb",
     "truncation_explorer": "03_truncation_hits.ipynb",
     "search_explorer": "04_pivot_search_and_ties.ipynb",
+    "timing_explorer": "01_why_sorting_is_slow.ipynb",
 }
 IMAGES = ROOT / "docs" / "images"
 THEMES = ("light", "dark")

@@ -28,7 +28,7 @@ def ablation_figure(source: results.Results | str = "ablation", folder: str | Pa
 
     Args:
         source: Results, or their name in data/results or in `folder`. Without a file of the default name, the figure
-            says how to make one.
+            says so.
     Raises:
         ValueError: results that hold no ablation.
     """
@@ -54,10 +54,12 @@ def _draw(figure: go.Figure, records: dict) -> None:
     line = {"mode": "lines", "hoverinfo": "skip"}
     x = [x for (run, _), one in records.items() if run in paper for x in (one["median_us"], 1e3 * paper[run], np.nan)]
     y = [y for run, kind in records if run in paper for y in (_row(run, kind), _row(run), np.nan)]
-    figure.add_scatter(x=x, y=y, name="between", line={"color": theme.GREY, "width": 1}, **line)
+    figure.add_scatter(x=np.array(x), y=np.array(y), name="between", line={"color": theme.GREY, "width": 1}, **line)
     x = [x for one in records.values() for x in (one["p20_us"], one["p80_us"], np.nan)]
     y = [y for key in records for y in (_row(*key), _row(*key), np.nan)]
-    figure.add_scatter(x=x, y=y, name="spread", line={"color": theme.GREY, "width": 6}, opacity=0.6, **line)
+    figure.add_scatter(
+        x=np.array(x), y=np.array(y), name="spread", line={"color": theme.GREY, "width": 6}, opacity=0.6, **line
+    )
     for kind, (words, colour, symbol) in KINDS.items():
         of_kind = {run: one for (run, of), one in records.items() if of == kind}
         figure.add_scatter(
@@ -147,7 +149,7 @@ def _words(figure: go.Figure, found: results.Results, records: dict) -> None:
 
 
 def _not_recorded(figure: go.Figure) -> go.Figure:
-    words = "The ablation was not recorded here.<br>On a GPU: <b>python benchmarks/qrita_ablation.py</b>"
+    words = "The ablation was not recorded here: there is no <b>data/results/ablation.json</b>."
     centre = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
     figure.update_layout(height=160, xaxis={"visible": False}, yaxis={"visible": False})
     return figure.add_annotation(text=words, **centre)

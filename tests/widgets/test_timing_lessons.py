@@ -50,7 +50,7 @@ def test_every_run_stands_beside_the_paper_in_its_order(ablation, trace_of):
     )
 
 
-def test_without_a_record_the_figure_says_how_to_make_one(tmp_path, monkeypatch):
+def test_without_a_record_the_figure_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "_folder", lambda _: tmp_path)
     assert "was not recorded here" in ablation_figure().layout.annotations[0].text
 
