@@ -30,7 +30,8 @@ def timing_figure(every: tuple[str, ...]) -> go.Figure:
     grey = {"color": theme.GREY, "width": 1.5}
     dots = {"type": "scatter", "mode": "markers", "hovertemplate": "%{customdata}<extra></extra>"}
     beyond = {"fill": "toself", "fillcolor": "rgba(128, 128, 128, 0.14)", "line": {"width": 0}}
-    traces = [{**line, **beyond, "name": "beyond", **left}]
+    band = {"fill": "toself", "fillcolor": "rgba(0, 114, 178, 0.25)", "line": {"width": 0}}
+    traces = [{**line, **beyond, "name": "beyond", **left}, {**line, **band, "name": "floor_spread", **left}]
     for floor in FLOORS:
         drawn = {"color": theme.BLUE, "width": 2, "dash": FLOOR_DASH[floor]}
         traces.append({**line, "name": floor, "mode": "lines+text", "line": drawn, "cliponaxis": False, **left})
@@ -129,7 +130,7 @@ def _time_case(view: TimingView) -> Properties:
 
 
 def _floor_lines(view: TimingView, low: float, bottom: float) -> dict[str, dict]:
-    """The floors from top to bottom, named above, and the shade left of the one that bounds the operation."""
+    """The floors from top to bottom, named above; of the one that bounds the operation the spread, and a shade."""
     out = {floor: {"x": [], "y": [], "text": []} for floor in FLOORS}
     known = sorted((f for f in FLOORS if view.record(f)), key=lambda f: view.record(f)["median_us"])
     sides = ("top left", "top right") if len(known) > 1 else ("top center",)
@@ -137,8 +138,11 @@ def _floor_lines(view: TimingView, low: float, bottom: float) -> dict[str, dict]
         at = view.record(floor)["median_us"]
         label = f" {name_of(floor)} {duration(at)} "
         out[floor] = {"x": [at, at], "y": [TOP, bottom], "text": [label, ""], "textposition": side}
-    edge = out[view.floor]["x"]
-    return out | {"beyond": {"x": [low, *edge, low] if edge else [], "y": [TOP, TOP, bottom, bottom] if edge else []}}
+    edge, up = out[view.floor]["x"], [TOP, TOP, bottom, bottom]
+    bound = view.record(view.floor)
+    out["beyond"] = {"x": [low, *edge, low] if edge else [], "y": up if edge else []}
+    ends = [bound["p20_us"], bound["p80_us"]] if bound else []
+    return out | {"floor_spread": {"x": [*ends, *ends[::-1]], "y": up if ends else []}}
 
 
 def _lift(rows: int) -> float:

@@ -47,6 +47,7 @@ class LiveTimings(Timings):
         name = report().as_dict()["GPU" if self.on_gpu else "CPU"]
         used = backend.resolve(self.where).name
         caption = f"measured here on {'the GPU' if self.on_gpu else 'the CPU'} {name} · {used} back-end"
+        caption += "" if self.on_gpu else " on one thread"
         super().__init__(caption, self._word(), False)
         if logits is not None and (logits.ndim != 2 or not logits.is_floating_point()):
             raise ValueError(f"logits must be floating point [R, V], got {logits.dtype} {list(logits.shape)}")
@@ -140,7 +141,7 @@ class LiveTimings(Timings):
         progress(0, 0, "looking for the libraries that are here")
         ways = {name: way for name, way in self.ways().items() if name in names}
         what = f"B = {spot.batch:,}, V = {spot.vocab:,}: call"
-        with self._turn(progress):
+        with self._turn(progress), self._one_thread():
             progress(0, 0, "making the rows")
             rows, said = self._rows_of(spot), []
             found = bench.run_case(
@@ -175,6 +176,16 @@ class LiveTimings(Timings):
             yield
         finally:
             _one_at_a_time.release()
+
+    @contextlib.contextmanager
+    def _one_thread(self) -> Iterator[None]:
+        """On a CPU torch waits for the slowest of its threads, and beside other work that is what would be timed."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(threads if self.on_gpu else 1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
     def release(self) -> None:
         """Free rows and libraries."""

@@ -54,6 +54,8 @@ def time_line(view: TimingView) -> Properties:
         out[floor] = {"x": x, "y": y, "text": []} if floor in _floors(view) else {"x": [], "y": [], "text": []}
     x, y, _ = _curve(view, view.floor, "median_us", where)
     out["beyond"] = {"x": [*x, *x[-1:], *x[:1]], "y": [*y, low, low] if y else []}
+    low20, high80 = (_curve(view, view.floor, name, where)[1] for name in ("p20_us", "p80_us"))
+    out["floor_spread"] = {"x": [*x, *x[::-1]], "y": [*low20, *high80[::-1]]}
     out["distance"] = {"x": [], "y": []}
     out["target"] = {"x": [], "y": []}
     bars = [(where[s], r) for name in view.present for s in view.spots if (r := view.record(name, s)) is not None]

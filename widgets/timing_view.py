@@ -87,7 +87,8 @@ def name_of(provider: str, record: dict | None = None) -> str:
     """A provider in words, with its version where the record knows it."""
     version = (record or {}).get("version")
     name = NAMES.get(provider, provider)
-    return f"{name} {version}" if version and not provider.startswith(("qp_kernels", "torch_", "floor_")) else name
+    numbered = version and version[0].isdigit() and not provider.startswith(("qp_kernels", "torch_"))
+    return f"{name} {version}" if numbered else name
 
 
 def duration(us: float) -> str:
@@ -116,7 +117,7 @@ def _digits(value: float) -> str:
 
 
 def times(ratio: float) -> str:
-    return f"{ratio:.0f} ×" if ratio >= 99.5 else f"{ratio:.1f} ×" if ratio >= 9.95 else f"{ratio:.2f} ×"
+    return f"{ratio:,.0f} ×" if ratio >= 99.5 else f"{ratio:.1f} ×" if ratio >= 9.95 else f"{ratio:.2f} ×"
 
 
 def name_spot(spot: Spot, without: str = "") -> str:
@@ -230,6 +231,7 @@ def code_of(view: TimingView, timings: Timings, repetitions: int) -> str:
         [
             "from qp_kernels import bench",
             "from qp_kernels.bench import rows",
+            *([] if timings.on_gpu else ["import torch", "torch.set_num_threads(1)  # as the panel measures"]),
             *(["logits = ...  # [R, V], as this panel was given"] if spot.rows == "live" else []),
             *(["own = ...  # name -> f(logits, k, p), as this panel was given"] if own else []),
             f"ways = bench.providers({str(timings.where)!r}{own})",

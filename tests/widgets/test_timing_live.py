@@ -19,6 +19,14 @@ def make(open_panel):
     return functools.partial(open_panel, TimingExplorer)
 
 
+@pytest.fixture(autouse=True)
+def same_threads():
+    """The code that a panel gives sets them for its process."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def live(make):
     return functools.partial(make, "live", **SMALL)
@@ -81,6 +89,13 @@ def test_this_cpu_is_measured(live, trace_of):
     panel.run_button.click()
     panel.wait(60)
     assert dict(panel.to_frame().iloc[1]) != before, "but on Run it is"
+
+
+def test_code_measures_again(live):
+    panel = live(providers=("qp_kernels",))
+    scope = {}
+    exec(panel.code(), scope)
+    assert [r["provider"] for r in scope["records"]] == ["floor_read_write", "qp_kernels"]
 
 
 def test_a_line_is_measured_on_run(live, trace_of, monkeypatch):
