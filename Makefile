@@ -7,6 +7,7 @@
 #   make test-gpu                    the tests that need a CUDA device; make fuzz-gpu: two million random rows on it
 #   make bench                       times of the kernels on this machine's GPU, beside other libraries
 #   make bench ARGS="qrita_gpu"      the same with rows of the default model, or another script of benchmarks/
+#   make tune                        measure the launch table on this machine's GPU, and keep it for that device
 #   make doctor                      what works here, what does not and why
 #   make help                        every target
 #
@@ -17,7 +18,7 @@ RUN := $(shell for p in "$(PYTHON)" python3 python3.11 python3.12 python3.13 pyt
 	"$$p" -c "import sys; sys.exit(sys.version_info < (3, 7))" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 DEV = exec "$(or $(RUN),python3)" tools/dev.py
 
-.PHONY: help lab test test-gpu fuzz-gpu sanitize-gpu doctor env model bench lint format strip freeze clean
+.PHONY: help lab test test-gpu fuzz-gpu sanitize-gpu doctor env model bench tune lint format strip freeze clean
 .DEFAULT_GOAL := help
 
 lab:
@@ -29,5 +30,5 @@ env test test-gpu fuzz-gpu sanitize-gpu:
 model:
 	@$(DEV) model $(if $(PYTHON),--python "$(PYTHON)") $(if $(MODEL),--model "$(MODEL)")
 
-help doctor bench lint format strip freeze clean:
+help doctor bench tune lint format strip freeze clean:
 	@$(DEV) $@ $(ARGS)

@@ -83,6 +83,7 @@ def parser():
         "time the kernels here, beside others; NAME [its arguments]: a script of benchmarks/",
         passes_on=True,
     )
+    add("tune", tune, "measure the launch table on this machine's GPU; other arguments go to it", passes_on=True)
     add("lint", lint, "ruff's checks and formatting, and that notebooks are stripped")
     form = add("format", format_code, "let ruff format and mend what it can, and strip the notebooks")
     form.add_argument("--as-is", action="store_true", help="use ./.venv as it is, install nothing")
@@ -244,6 +245,11 @@ def bench(options):
     else:
         raise SetupError(f"no benchmark is named {name}; there are: {', '.join(scripts)}. Without a name: the kernels.")
     return subprocess.call([str(venv.python), *command], cwd=ROOT, env=environ())
+
+
+def tune(options):
+    venv = environment.ensure([])
+    return subprocess.call([str(venv.python), "-m", "qp_kernels.tune", *options.extra], cwd=ROOT, env=environ())
 
 
 def run_pytest(venv, arguments, **variables):
