@@ -69,14 +69,86 @@ def minimum() -> str:
     return table(lines, found, "medians; margin 0.2 in σ")
 
 
-TABLES = {"hits": hits, "margins": margins, "minimum": minimum}
+PEERS = {"vllm": "vLLM", "flashinfer": "FlashInfer", "torch_topk": "torch.topk", "torch_sort": "full sort"}
+
+
+def speed() -> str:
+    """Every measured case: ours, the floor, what was aimed at, and the peers."""
+    found = results.read("bench_qrita")
+    lines = [row("case", "ours", "× floor", "aim", *PEERS.values())]
+    for name, mode in dict.fromkeys((r["case"], r["mode"]) for r in found.records):
+        by = {r["provider"]: r for r in found.records if (r["case"], r["mode"]) == (name, mode)}
+        ours = by["qp_kernels"]
+        peers = [span(by[peer]) if peer in by else "–" for peer in PEERS]
+        ratio = "–" if ours["times_floor"] is None or mode == "wall" else f"{ours['times_floor']:.2f}"
+        lines.append(row(case_of(ours), span(ours), ratio, aim(ours), *peers))
+    return plain_table(lines, "Medians; cold L2, distinct rows. “wall” is an eager call as the host sees it.", found)
+
+
+def memory() -> str:
+    """Memory beyond input and result."""
+    found = results.read("bench_qrita")
+    cases = dict.fromkeys(r["case"] for r in found.records if r["batch"] >= 1024 and r["operation"] == "mask")
+    lines = [row("MiB beyond input and result", "ours", *PEERS.values())]
+    for name in cases:
+        by = {r["provider"]: r for r in found.records if r["case"] == name}
+        cells = [by[provider]["peak_bytes"] if provider in by else None for provider in ("qp_kernels", *PEERS)]
+        lines.append(row(case_of(by["qp_kernels"]), *("–" if n is None else f"{n / 2**20:,.1f}" for n in cells)))
+    return plain_table(lines, "Peak of the allocator during the first call.", found)
+
+
+def ablation() -> str:
+    """The paper's runs, ours beside the paper's numbers."""
+    found = results.read("ablation")
+    by = {(r["run"], r["rows"]): r for r in found.records}
+    kinds = dict.fromkeys(rows for _, rows in by)
+    lines = [row("run", *(f"{kind}: ms, × floor, rows that differ" for kind in kinds), "paper, ms (H100)")]
+    for run in dict.fromkeys(run for run, _ in by):
+        records = [by[run, kind] for kind in kinds]
+        paper = records[0]["paper_ms"]
+        cells = [f"{r['median_us'] / 1000:.3g}, {r['times_floor']:.1f}, {r['rows_differ']}" for r in records]
+        lines.append(row(f"{run} {records[0]['label']}", *cells, "–" if paper is None else f"{paper:g}"))
+    return plain_table(lines, "B = 1,024, V = 128,256, k = 50, p = 0.9.", found)
+
+
+def case_of(record: dict) -> str:
+    limits = [f"{name} = {record[name]:g}" for name in ("k", "p") if record[name] is not None]
+    words = [record["operation"], record["rows"], f"{record['batch']} × {record['vocab']:,}", ", ".join(limits)]
+    words += [record["dtype"]] * (record["dtype"] != "float32") + [record["mode"]] * (record["mode"] != "gpu")
+    return " · ".join(words)
+
+
+def span(record: dict) -> str:
+    """Time in µs or ms, with how many rows are wrong where some are."""
+    us = record["median_us"]
+    text = f"{us:.1f} µs" if us < 100 else f"{us:.0f} µs" if us < 1000 else f"{us / 1000:.2f} ms"
+    return f"{text} ({record['wrong_rows']} rows wrong)" if record["wrong_rows"] else text
+
+
+def aim(record: dict) -> str:
+    if record["target_times_floor"] is not None:
+        return f"{record['target_times_floor']:g} ×"
+    return "–" if record["target_us"] is None else f"{record['target_us']:.0f} µs"
+
+
+TABLES = {
+    "hits": hits,
+    "margins": margins,
+    "minimum": minimum,
+    "speed": speed,
+    "memory": memory,
+    "ablation": ablation,
+}
 
 
 def table(lines: list[str], found: results.Results, more: str) -> str:
+    return plain_table(lines, f"{found.about['rows']:,} rows of {found.about['model']}, {more}.", found)
+
+
+def plain_table(lines: list[str], about: str, found: results.Results) -> str:
     head, *body = lines
     rule = "|" + "---|" * (head.count("|") - 1)
-    about = f"{found.about['rows']:,} rows of {found.about['model']}, {more}. {found.caption}."
-    return "\n".join([head, rule, *body, "", f"<sub>{about}</sub>", ""])
+    return "\n".join([head, rule, *body, "", f"<sub>{about} {found.caption}.</sub>", ""])
 
 
 def row(*cells: str) -> str:

@@ -26,20 +26,20 @@ def needed(share, mass):
 
 @triton.jit
 def find(
-    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, t, std, values_ptr, columns_ptr, counter,
-    MASS: tl.constexpr, ON_CHIP: tl.constexpr, FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
-    SEARCH_BLOCK: tl.constexpr,
+    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, t, std, held,
+    MASS: tl.constexpr, HELD: tl.constexpr, FIX: tl.constexpr, BLOCK: tl.constexpr,
+    SEARCH_BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """The search on candidates, or on a whole row."""
     top = value_of(top_key)
-    if ON_CHIP:
+    if HELD:
         key, above, copies = search(
-            source, n, stride, lo, top_key + 1, at_lo, at_lo * 0, target, top, rate, MASS, FIX, SEARCH_BLOCK
+            source, n, lo, top_key + 1, at_lo, at_lo * 0, target, top, rate, MASS, FIX, SEARCH_BLOCK
         )
     else:
         key, above, copies = narrow_and_search(
-            source, n, stride, lo, top_key + 1, n_lo, at_lo, target, top, rate, t, std, values_ptr, columns_ptr,
-            counter, MASS, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+            source, n, stride, lo, top_key + 1, n_lo, at_lo, target, top, rate, t, std, held,
+            MASS, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
         )  # fmt: skip
     return key, above, copies
 
@@ -61,11 +61,36 @@ def weighs_all(n_all, k, joint):
 
 
 @triton.jit
+def share_of(p, complete, all_mass, below, within_k):
+    """The mass that p needs where it does not count within the k largest, or all of a row is given."""
+    mass = all_mass
+    if not within_k:
+        mass += below
+    target = needed(p, mass)
+    if complete:
+        target = tl.minimum(target, tl.maximum(all_mass, 1))
+    return target
+
+
+@triton.jit
+def suffices(n_all, complete, all_mass, below, k, p, joint, vocab, HAS_P: tl.constexpr):
+    """Whether the n_all entries of a source decide a mask: with k of them, or the mass that p needs."""
+    by_k = k < vocab
+    within_k = by_k & (joint == 0)
+    enough = complete | (by_k & (n_all >= k))
+    if HAS_P:
+        target = share_of(p, complete, all_mass, below, within_k)
+        enough = enough | ((not within_k) & (p < 1.0) & (all_mass >= target))
+    return enough
+
+
+@triton.jit
 def decide(
     source, n, stride, vocab, n_all, complete, lowest, all_mass, below, top_key, k, p, joint, all_ties, uniform, width,
-    rate, t, std, values_ptr, columns_ptr, counter,
-    HAS_P: tl.constexpr, WHAT: tl.constexpr, ON_CHIP: tl.constexpr,
-    FIX: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
+    rate, t, std, held,
+    HAS_P: tl.constexpr, WHAT: tl.constexpr, HELD: tl.constexpr,
+    FIX: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
+    LANES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """The cut of a row, from the n_all eligible entries of a source: candidates, or (complete) all there are.
 
@@ -77,15 +102,16 @@ def decide(
         Whether the entries suffice; the cut (key, ties); how many entries equal the key; number and mass of what is
         kept before it is limited to `width` (LIST). The cut (NOTHING, 0) keeps every entry.
     """
+    STEP: tl.constexpr = SEARCH_BLOCK if HELD else BLOCK
     top, none = value_of(top_key), n_all * 0
     key, ties, copies, n_lo = none.to(tl.int32) + NOTHING, none, none, n_all
     by_k = k < vocab
     within_k = by_k & (joint == 0)
-    decided = complete | (by_k & (n_all >= k))
+    decided = suffices(n_all, complete, all_mass, below, k, p, joint, vocab, HAS_P)
     if by_k & (k < n_all):
         key, above, copies = find(
-            source, n, stride, lowest, n_all, n_all, k, top_key, rate, t, std, values_ptr, columns_ptr, counter,
-            False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+            source, n, stride, lowest, n_all, n_all, k, top_key, rate, t, std, held,
+            False, HELD, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
         )  # fmt: skip
         n_lo = above + copies
         ties = k - above
@@ -93,39 +119,34 @@ def decide(
             ties = copies
 
     if HAS_P:
-        lo, mass, from_lo = lowest, none, none
+        lo, from_lo = lowest, all_mass
+        target = share_of(p, complete, all_mass, below, within_k)
         if within_k & (key > NOTHING):
             each = weights(value_of(key), top, rate, FIX)
-            above = mass_from(source, n, stride, key + 1, top, rate, FIX, BLOCK)
-            lo, mass, from_lo = key, above + ties * each, above + copies * each
+            above = mass_from(source, n, stride, key + 1, top, rate, HELD, FIX, STEP)
+            lo, from_lo = key, above + copies * each
+            target = needed(p, above + ties * each)
         else:
-            n_lo, from_lo, mass = n_all, all_mass, all_mass
-            if not within_k:
-                mass += below
-        target = needed(p, mass)
-        if complete:
-            target = tl.minimum(target, tl.maximum(from_lo, 1))
+            n_lo = n_all
         reached = (p < 1.0) & (from_lo >= target)
         if within_k:
             reached = reached & decided
         if reached:
             key_p, above, copies_p = find(
-                source, n, stride, lo, n_lo, from_lo, target, top_key, rate, t, std, values_ptr, columns_ptr,
-                counter, True, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+                source, n, stride, lo, n_lo, from_lo, target, top_key, rate, t, std, held,
+                True, HELD, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
             )  # fmt: skip
             ties_p = ties_kept(target, above, copies_p, key_p, top_key, rate, all_ties, FIX)
             if (key_p > key) | ((key_p == key) & (ties_p < ties)):  # the shorter prefix
                 key, ties, copies = key_p, ties_p, copies_p
-        if not within_k:
-            decided = decided | reached
 
     kept, mass = none, none
     if WHAT != MASK:
         lo, at_lo = lowest, none
         if key > NOTHING:
             each = weights(value_of(key), top, rate, FIX)
-            above = mass_from(source, n, stride, key + 1, top, rate, FIX, BLOCK)
-            n_above = count_from(source, n, stride, key + 1, BLOCK)
+            above = mass_from(source, n, stride, key + 1, top, rate, HELD, FIX, STEP)
+            n_above = count_from(source, n, stride, key + 1, HELD, STEP)
             lo, at_lo, mass = key, above + copies * each, above + ties * each
             n_lo, kept = n_above + copies, n_above + ties
         else:
@@ -135,8 +156,8 @@ def decide(
         if WHAT == LIST:
             if kept > width:
                 key, above, copies = find(
-                    source, n, stride, lo, n_lo, n_lo, width, top_key, rate, t, std, values_ptr, columns_ptr,
-                    counter, False, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+                    source, n, stride, lo, n_lo, n_lo, width, top_key, rate, t, std, held,
+                    False, HELD, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
                 )  # fmt: skip
                 ties = width - above
         else:
@@ -146,8 +167,8 @@ def decide(
             reached = (at_lo >= target) & (target > 0)
             if reached:
                 key, above, copies = find(
-                    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, t, std, values_ptr, columns_ptr,
-                    counter, True, ON_CHIP, FIX, CAPACITY, BLOCK, SEARCH_BLOCK,
+                    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, t, std, held,
+                    True, HELD, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
                 )  # fmt: skip
                 ties = ties_kept(target, above, copies, key, top_key, rate, 0, FIX)
             if not (by_k | (p < 1.0)):

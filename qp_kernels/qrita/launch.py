@@ -1,4 +1,4 @@
-"""Host side of the Qrita kernels: limits as numbers or as a table, scratch memory, and one table of configurations.
+"""Host side of the Qrita kernels: limits as numbers or as a table, scratch memory, and which kernels run.
 
 Nothing here reads a device value, so a call can be captured in a CUDA graph. Scratch memory is allocated per call, on
 the caller's stream.
@@ -7,63 +7,21 @@ the caller's stream.
 from __future__ import annotations
 
 import functools
-import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import backend as backends
-from . import kernels, reference
+from . import configs, decisions, fallbacks, kernels, reference
 from .checks import Limits
-from .threshold import CANDIDATE_BUFFER, MARGIN, TruncationStats, is_hit, least_delta, quantile
+from .rows import COUNTER_STRIDE
+from .threshold import CANDIDATE_BUFFER, TruncationStats, is_hit, least_delta, quantile
 
-# Scratch memory for candidates in all programs of a launch.
-SCRATCH_BYTES = 16 << 20
-CANDIDATE_BYTES = 8
-# Expected candidates, as a multiple of the capacity, from which on a row is not gathered at all.
-CROWDED = 1.25
+MASK, LIST, TOKEN = (what.value for what in (decisions.MASK, decisions.LIST, decisions.TOKEN))
+# Expected candidates, as a share of `CANDIDATE_BUFFER`, from which on what lies above t is not gathered.
+CROWDED = 0.4
 # From here on all finite logits weigh the same, and 1 / T is still a normal fp32 number.
 HOTTEST = 1e37
-
-
-class Config(NamedTuple):
-    """One line of the launch table. No result depends on it.
-
-    Attributes:
-        capacity: Candidates a program holds.
-        block, search_block: Entries of a row, and of the candidates, that a step reads.
-        warps: Of 32 threads. per_core: Programs a multiprocessor is to run at once.
-    """
-
-    capacity: int
-    block: int
-    search_block: int
-    warps: int
-    per_core: int
-
-
-# By the number of candidates that a Gaussian row would leave: k = 50 of 128,256 leaves 460, live rows some 1,100.
-TABLE = (
-    (1_024, Config(capacity=4_096, block=2_048, search_block=1_024, warps=8, per_core=2)),
-    (float("inf"), Config(capacity=CANDIDATE_BUFFER, block=2_048, search_block=1_024, warps=16, per_core=1)),
-)
-RESCUE = Config(capacity=CANDIDATE_BUFFER, block=2_048, search_block=1_024, warps=8, per_core=1)
-
-
-def configure(vocab: int, limits: Limits) -> Config:
-    """The line of the table for a call."""
-    expected = float("inf")
-    if limits.k_number is not None and limits.order == "k_then_p":
-        expected = expected_candidates(limits.k_number, vocab)
-    return next(config for most, config in TABLE if expected <= most)
-
-
-@functools.lru_cache(maxsize=4096)
-def expected_candidates(k: int, vocab: int) -> float:
-    """How many entries of a Gaussian row the threshold for k leaves; inf where it lies below the mean."""
-    delta = quantile(1 - k / vocab) * (1 - MARGIN)
-    return vocab * math.erfc(delta / math.sqrt(2)) / 2 if delta > 0 else float("inf")
 
 
 def mask(logits: Tensor, limits: Limits, out: Tensor, temperature: Tensor | float = 1.0) -> None:
@@ -71,7 +29,7 @@ def mask(logits: Tensor, limits: Limits, out: Tensor, temperature: Tensor | floa
     if limits.off:
         reference.mask(logits, limits, out)
     else:
-        launch(logits, limits, temperature, out, kernels.MASK.value)
+        launch(logits, limits, temperature, out, MASK)
 
 
 def listed(logits: Tensor, limits: Limits, width: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -82,7 +40,7 @@ def listed(logits: Tensor, limits: Limits, width: int | None) -> tuple[Tensor, T
         nothing = torch.empty(len(logits), 0, dtype=torch.float32, device=logits.device)
         return nothing.int(), nothing, nothing, torch.zeros(len(logits), dtype=torch.int32, device=logits.device)
     packed = logits.new_full((len(logits), width), torch.iinfo(torch.int64).min, dtype=torch.int64)
-    count, mass, top = launch(logits, limits, 1.0, packed, kernels.LIST.value, width)
+    count, mass, top = launch(logits, limits, 1.0, packed, LIST, width)
     packed = packed.sort(dim=-1, descending=True).values
     filled = torch.arange(width, device=logits.device) < count[:, None]
     indices = torch.where(filled, 0x7FFFFFFF - (packed & 0xFFFFFFFF), 0)
@@ -97,13 +55,13 @@ def listed(logits: Tensor, limits: Limits, width: int | None) -> tuple[Tensor, T
 def kept_counts(logits: Tensor, limits: Limits) -> Tensor:
     """How many entries of each row are kept, [B] int32."""
     packed = logits.new_empty((len(logits), 1), dtype=torch.int64)
-    return launch(logits, limits, 1.0, packed, kernels.LIST.value, 1)[0]
+    return launch(logits, limits, 1.0, packed, LIST, 1)[0]
 
 
 def draw(logits: Tensor, limits: Limits, temperature: Tensor | float, seeds: Tensor) -> Tensor:
     """[B] int64: the token that each row's seed draws among what is kept; -1 where nothing is eligible."""
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    launch(logits, limits, temperature, tokens, kernels.TOKEN.value, seeds=seeds.contiguous())
+    launch(logits, limits, temperature, tokens, TOKEN, seeds=seeds.contiguous())
     return tokens
 
 
@@ -116,60 +74,188 @@ def launch(
     width: int = 1,
     seeds: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Run both kernels; with LIST return number and mass of what is kept and the maximum, [B] each, else nothing."""
-    batch, vocab = logits.shape
-    device = logits.device
-    is_list = what == kernels.LIST.value
-    kinds = (torch.int32, torch.int64, torch.float32) if is_list else ()
+    """Run the kernels; with LIST return number and mass of what is kept and the maximum, [B] each, else nothing."""
+    batch, device = len(logits), logits.device
+    kinds = (torch.int32, torch.int64, torch.float32) if what == LIST else ()
     found = tuple(torch.empty(batch, dtype=kind, device=device) for kind in kinds)
-    if not batch:
-        return found
-    table, numbers = limits_for_kernels(limits, temperature, vocab, device)
-    missed = torch.empty(batch, dtype=torch.int8, device=device)
-    # Where p or a draw counts within the whole row, the mass below the threshold counts too.
-    by_row = not limits.has_k or table is not None or limits.order == "joint"
-    weighs = limits.has_p or what == kernels.TOKEN.value
-    with backends.current(device):
-        for kernel, config, switches in (
-            (kernels.hit_kernel, configure(vocab, limits), {"HAS_P": weighs, "TAIL": weighs and by_row}),
-            (kernels.rescue_kernel, RESCUE, {"HAS_P": True, "TAIL": False}),
-        ):
-            programs = min(batch, programs_of(device, config))
-            values = torch.empty(programs * config.capacity, dtype=torch.float32, device=device)
-            columns = torch.empty(programs * config.capacity, dtype=torch.int32, device=device)
-            counters = torch.empty(programs, dtype=torch.int32, device=device)
-            kernel[(programs,)](
-                logits,
-                out,
-                logits.stride(0),
-                logits.stride(1),
-                out.stride(0),
-                out.stride(1) if out.ndim == 2 else 1,
-                batch,
-                vocab,
-                table,
-                *numbers,
-                least_delta(vocab),
-                quantile(max(0.0, 1 - CROWDED * config.capacity / vocab)),
-                int(limits.order == "joint"),
-                int(limits.ties == "all"),
-                seeds,
-                width,
-                *(found or (None, None, None)),
-                missed,
-                values,
-                columns,
-                counters,
-                **switches,
-                FAST=is_fast(logits) and (what != kernels.MASK.value or is_fast(out)),
-                WHAT=what,
-                FIX=reference.fixed_point(vocab),
-                CAPACITY=config.capacity,
-                BLOCK=config.block,
-                SEARCH_BLOCK=config.search_block,
-                num_warps=config.warps,
-            )
+    if batch:
+        with backends.current(device):
+            Call(logits, limits, temperature, out, what, width, seeds, found).run()
     return found
+
+
+class Call:
+    """One launch of the kernels: what they are given, and in which order they run."""
+
+    def __init__(self, logits, limits, temperature, out, what, width, seeds, found):
+        self.logits, self.out, self.what, self.device = logits, out, what, logits.device
+        self.batch, self.vocab = logits.shape
+        self.cores = cores(self.device)
+        self.table, numbers = limits_for_kernels(limits, temperature, self.vocab, self.device)
+        self.numbers, (k, _, p, _, self.heat) = numbers, numbers
+        self.all_ties, self.joint = int(limits.ties == "all"), int(limits.order == "joint")
+        last = out.stride(1) if out.ndim == 2 else 1
+        self.matrices = (logits, out, logits.stride(0), logits.stride(1), out.stride(0), last)
+        self.limits = (self.table, k, p, self.heat)
+        self.wanted = (self.joint, self.all_ties, seeds, width, *(found or (None, None, None)))
+        weighs = limits.has_p or what == TOKEN
+        # Where p or a draw counts within the whole row, the mass below the threshold counts too.
+        tail = weighs and (not limits.has_k or self.table is not None or limits.order == "joint")
+        fast = is_fast(logits) and (what != MASK or is_fast(out))
+        self.fixed = {"FAST": fast, "FIX": reference.fixed_point(self.vocab)}
+        self.switches = {"HAS_P": weighs, "TAIL": tail, "WHAT": what, **self.fixed}
+        self.line = configs.line_of(self.vocab, limits, weighs)
+        self.is_split = self.batch <= configs.FEW_ROWS * self.cores
+        # With few candidates no row is crowded.
+        self.may_be_crowded = self.line is configs.TABLE["many candidates"]
+        self.places = torch.empty(self.batch, 4, dtype=torch.float32, device=self.device)
+        self.missed = torch.empty(self.batch, dtype=torch.int8, device=self.device)
+        self.cut = configs.cut_of(self.batch, self.vocab, self.line.few, self.cores)
+        self.held, self.counters = self.scratch()
+
+    def scratch(self) -> tuple[Tensor, Tensor | None]:
+        """Memory for candidates, which all kernels use in turn, and (LIST) a counter a program."""
+        owners = (self.line.many, configs.WIDE, configs.RESCUE)
+        programs = [configs.programs_of(self.batch, config, self.cores) for config in owners]
+        places = [n * config.capacity for n, config in zip(programs, owners, strict=True)]
+        if self.is_split:
+            places[0] = self.cut.rows * self.cut.slices * self.line.few.lanes * self.cut.depth
+        held = torch.empty(max(places), dtype=torch.int64, device=self.device)
+        if self.what != LIST:
+            return held, None
+        n = max(*programs, self.cut.rows) * COUNTER_STRIDE.value
+        return held, torch.empty(n, dtype=torch.int32, device=self.device)
+
+    def run(self) -> None:
+        self.place()
+        self.split() if self.is_split else self.whole()
+        if self.what == MASK and self.may_be_crowded:
+            self.wide()
+        self.rescue()
+
+    def place(self) -> None:
+        kernels.place_kernel[(self.batch,)](
+            self.logits,
+            *self.matrices[2:4],
+            self.vocab,
+            self.table,
+            *self.numbers,
+            least_delta(self.vocab),
+            quantile(max(0.0, 1 - CROWDED * CANDIDATE_BUFFER / self.vocab)),
+            self.joint,
+            self.places,
+            self.missed,
+            WHAT=self.what,
+            FAST=self.logits.stride(1) == 1,
+            num_warps=configs.PLACE_WARPS,
+            maxnreg=configs.PLACE_REGISTERS,
+        )
+
+    def whole(self) -> None:
+        config = self.line.many
+        kernels.hit_kernel[(configs.programs_of(self.batch, config, self.cores),)](
+            *self.matrices,
+            self.batch,
+            self.vocab,
+            *self.limits,
+            *self.wanted,
+            self.places,
+            self.missed,
+            self.held,
+            self.counters,
+            **self.switches,
+            **of(config),
+        )
+
+    def split(self) -> None:
+        config, cut = self.line.few, self.cut
+        n = cut.rows * cut.slices
+        counts, tops, tails = (
+            torch.empty(n, dtype=kind, device=self.device) for kind in (torch.int32, torch.float32, torch.int64)
+        )
+        found = (self.places, self.missed, self.held, counts, tops, tails)
+        # Out of place a row is filled before it is decided: whatever decides it writes what is kept.
+        fills = self.what == MASK and self.out.data_ptr() != self.logits.data_ptr()
+        for first in range(0, self.batch, cut.rows):
+            rows = min(cut.rows, self.batch - first)
+            kernels.gather_kernel[(rows * cut.slices,)](
+                *self.matrices,
+                first,
+                self.vocab,
+                cut.size,
+                cut.slices,
+                self.table,
+                self.heat,
+                *found,
+                TAIL=self.switches["TAIL"],
+                FILL=fills,
+                **self.fixed,
+                BLOCK=config.block,
+                LANES=config.lanes,
+                DEPTH=cut.depth,
+                num_warps=config.warps,
+                maxnreg=config.registers,
+            )
+            kernels.decide_kernel[(rows,)](
+                self.out,
+                *self.matrices[4:],
+                first,
+                self.vocab,
+                cut.slices,
+                *self.limits,
+                *self.wanted,
+                *found,
+                self.counters,
+                **self.switches,
+                FILL=self.what == MASK and not fills,
+                SLICES=1 << (cut.slices - 1).bit_length(),
+                CAPACITY=config.lanes * cut.depth,
+                SEARCH_BLOCK=config.search_block,
+                num_warps=config.search_warps,
+            )
+
+    def wide(self) -> None:
+        fallbacks.wide_kernel[(configs.programs_of(self.batch, configs.WIDE, self.cores),)](
+            *self.matrices,
+            self.batch,
+            self.vocab,
+            *self.limits,
+            self.all_ties,
+            self.places,
+            self.missed,
+            self.held,
+            **self.fixed,
+            **of(configs.WIDE),
+        )
+
+    def rescue(self) -> None:
+        fallbacks.rescue_kernel[(configs.programs_of(self.batch, configs.RESCUE, self.cores),)](
+            *self.matrices,
+            self.batch,
+            self.vocab,
+            *self.limits,
+            *self.wanted,
+            self.places,
+            self.missed,
+            self.held,
+            self.counters,
+            HAS_P=True,
+            WHAT=self.what,
+            **self.fixed,
+            **of(configs.RESCUE),
+        )
+
+
+def of(config: configs.Config) -> dict[str, int | None]:
+    """A configuration as arguments of a kernel that gathers and searches."""
+    return {
+        "BLOCK": config.block,
+        "SEARCH_BLOCK": config.search_block,
+        "LANES": config.lanes,
+        "DEPTH": config.depth,
+        "num_warps": config.warps,
+        "maxnreg": config.registers,
+    }
 
 
 def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> TruncationStats:
@@ -183,7 +269,7 @@ def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> Trunca
     table, numbers = limits_for_kernels(limits, 1.0, vocab, device)
     if batch:
         with backends.current(device):
-            kernels.truncation_kernel[(batch,)](
+            fallbacks.truncation_kernel[(batch,)](
                 logits,
                 logits.stride(0),
                 logits.stride(1),
@@ -200,8 +286,8 @@ def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> Trunca
                 int(limits.order == "joint"),
                 int(rule == "paper"),
                 FIX=reference.fixed_point(vocab),
-                BLOCK=RESCUE.block,
-                num_warps=RESCUE.warps,
+                BLOCK=configs.RESCUE.block,
+                num_warps=configs.RESCUE.warps,
             )
     mean, std, delta = moments.float().unbind(0)
     hit = is_hit(kept.long(), mass, limits, vocab)
@@ -242,8 +328,3 @@ def limits_for_kernels(
 @functools.cache
 def cores(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-
-
-def programs_of(device: torch.device, config: Config) -> int:
-    """How many programs run, within the scratch memory there is."""
-    return min(cores(device) * config.per_core, SCRATCH_BYTES // (config.capacity * CANDIDATE_BYTES))

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
+from oracle import check_kept
 from places import sample, select, top_k_top_p
 from rows_of import random_rows, same_bits
 
 pytest.importorskip("triton")
 
-from qp_kernels.qrita import checks, launch  # noqa: E402
-from qp_kernels.qrita.threshold import CANDIDATE_BUFFER  # noqa: E402
+from qp_kernels.qrita import checks, configs, launch  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("place"), pytest.mark.kernels]
 LIMITS = (
@@ -19,6 +19,20 @@ LIMITS = (
     {"k": 200, "p": 0.95},
     {"k": 40, "p": 0.6, "order": "joint"},
 )
+
+
+def use(monkeypatch, config, *, few_rows, crowded):
+    """Another table of one line: rows are split (few_rows) or not, and crowded earlier."""
+    table = {name: configs.Line(config, config) for name in configs.TABLE}
+    for name, value in (("TABLE", table), ("WIDE", config), ("RESCUE", config), ("FEW_ROWS", few_rows)):
+        monkeypatch.setattr(configs, name, value)
+    monkeypatch.setattr(launch, "CROWDED", crowded)
+
+
+# Queues of one place, so that most rows are rescued, and by narrowing alone; rows in many slices, in several launches.
+SHORT = configs.Config(4, block=512, search_block=128, depth=1, per_core=1)
+SPLIT = configs.Config(2, block=64, search_block=64, depth=4, per_core=40)
+LONG = configs.Config(4, block=128, search_block=256, depth=8, per_core=1)
 
 
 def everything(rows, limits):
@@ -32,18 +46,37 @@ def rows_of_every_path(vocab):
     """Families in turn, and rows whose nucleus, ties or candidates do not fit into a small buffer."""
     rng = torch.Generator().manual_seed(4)
     wide = torch.randn(2, vocab, generator=rng) * torch.tensor([[0.3], [2.5]])
-    return torch.cat([random_rows(4, 13, vocab), wide, wide.half().float().round()])
+    return torch.cat([random_rows(4, 5, vocab), wide, wide[1:].half().float().round()])
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_no_result_depends_on_the_table(limits, monkeypatch):
+@pytest.mark.parametrize("config, few_rows", [(SHORT, 0), (SPLIT, 99), (LONG, 0)])
+def test_no_result_depends_on_the_table(limits, config, few_rows, monkeypatch):
     rows = rows_of_every_path(607)
     want = everything(rows, limits)
-    config = launch.Config(capacity=24, block=512, search_block=256, warps=4, per_core=1)
-    monkeypatch.setattr(launch, "TABLE", ((math.inf, config),))
-    monkeypatch.setattr(launch, "RESCUE", config)
+    use(monkeypatch, config, few_rows=few_rows, crowded=launch.CROWDED)
     for field, other in zip(want, everything(rows, limits), strict=True):
         assert same_bits(field, other)
+
+
+@pytest.mark.parametrize("limits, ties", [({"k": 300}, "all"), ({"p": 0.9}, "index"), ({"k": 200, "p": 0.95}, "all")])
+def test_crowded_rows(limits, ties, monkeypatch):
+    """Rows that would leave too many candidates: the cut is looked for around where a Gaussian row has it."""
+    rows = rows_of_every_path(2053)
+    use(monkeypatch, LONG, few_rows=0, crowded=0.002)
+    check_masks(rows, top_k_top_p(rows, **limits, ties=ties), **limits, ties=ties)
+    in_place = rows.clone()
+    top_k_top_p(in_place, **limits, ties=ties, out=in_place)
+    assert same_bits(in_place, top_k_top_p(rows, **limits, ties=ties))
+    use(monkeypatch, SHORT, few_rows=0, crowded=0.002)
+    assert same_bits(in_place, top_k_top_p(rows, **limits, ties=ties))
+
+
+def check_masks(rows, masks, **limits):
+    for row, mask in zip(rows, masks, strict=True):
+        kept = torch.nonzero(mask > -math.inf)[:, 0]
+        check_kept(row.double().numpy(), kept.tolist(), **limits)
+        assert same_bits(mask[kept], row[kept])
 
 
 def test_a_row_without_k_is_the_call_without_k():
@@ -53,26 +86,42 @@ def test_a_row_without_k_is_the_call_without_k():
     assert same_bits(top_k_top_p(rows, 50, torch.ones(len(rows))), top_k_top_p(rows, 50))
 
 
-def configs():
-    return [config for _, config in launch.TABLE] + [launch.RESCUE]
+@pytest.mark.parametrize("batch", [1, 7, 16, 64, 132, 256, 1024, 5000])
+@pytest.mark.parametrize("vocab", [1, 601, 32_000, 128_256, 262_144, 2**21])
+def test_cuts_cover_every_row_within_the_scratch_memory(batch, vocab):
+    for _, config in configs.TABLE.values():
+        cut = configs.cut_of(batch, vocab, config, 132)
+        assert cut.slices * cut.size >= vocab > (cut.slices - 1) * cut.size and cut.size % (2 * config.block) == 0
+        assert 1 <= cut.rows <= batch and cut.slices <= max(configs.SLICES, -(-vocab // configs.SLICE))
+        assert cut.rows * cut.slices * config.lanes * cut.depth * configs.CANDIDATE_BYTES <= 16 << 20
+        assert cut.size * config.depth <= configs.SLICE * cut.depth
 
 
-def test_scratch_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(launch, "cores", lambda device: 10_000)
-    for config in configs():
-        programs = launch.programs_of(torch.device("cuda"), config)
-        assert 1 <= programs and programs * config.capacity * launch.CANDIDATE_BYTES <= 16 << 20
+def test_programs_share_the_scratch_memory():
+    assert configs.SCRATCH_BYTES == 16 << 20
+    for config in (*(line.many for line in configs.TABLE.values()), configs.WIDE, configs.RESCUE):
+        n = configs.programs_of(10**6, config, 10_000)
+        assert 1 <= n and n * config.capacity * configs.CANDIDATE_BYTES <= 16 << 20
+        # A search counts in fields of 15 bits; a block of lanes has one place for every one.
+        assert config.capacity < 2**15 and config.block % config.lanes == 0
+
+
+def test_few_rows_are_split():
+    few = configs.TABLE["k, then mass"].few
+    assert configs.cut_of(1, 128_256, few, 132).slices > 16 > configs.cut_of(64, 128_256, few, 132).slices > 4
+    assert configs.cut_of(1024, 128_256, few, 132).slices == 1
 
 
 def test_the_table_goes_by_what_a_gaussian_row_leaves():
     logits = torch.zeros(1, 128_256)
 
-    def capacity(k=None, p=None, order="k_then_p"):
-        return launch.configure(128_256, checks.limits(logits, k, p, order)).capacity
+    def name(k=None, p=None, order="k_then_p"):
+        limits = checks.limits(logits, k, p, order)
+        line = configs.line_of(128_256, limits, limits.has_p)
+        return next(name for name, other in configs.TABLE.items() if other is line)
 
-    assert capacity(50) == capacity(1) == capacity(50, 0.9) < capacity(20_000) == CANDIDATE_BUFFER
-    assert capacity(p=0.9) == capacity(50, 0.9, "joint") == capacity(torch.tensor([50])) == CANDIDATE_BUFFER
-    assert launch.RESCUE.capacity == CANDIDATE_BUFFER
+    assert name(50) == name(1) == "k" and name(50, 0.9) == "k, then mass"
+    assert name(20_000) == name(p=0.9) == name(50, 0.9, "joint") == name(torch.tensor([50])) == "many candidates"
 
 
 def test_fast_rows_are_contiguous_aligned_and_a_multiple_of_sixteen():

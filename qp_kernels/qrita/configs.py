@@ -1,0 +1,132 @@
+"""The launch table of the Qrita kernels, and how a batch is cut into programs. No result depends on either.
+
+Numbers only: nothing here needs a GPU. `TABLE` was measured on an H200; `python -m qp_kernels.tune` measures another
+card, and what it finds is kept per device and used from then on.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+from .checks import Limits
+from .threshold import MARGIN, quantile
+
+# Scratch memory for candidates in all programs of a launch.
+SCRATCH_BYTES = 16 << 20
+CANDIDATE_BYTES = 8
+# Most entries of a row in one program, most programs for a row.
+SLICE, SLICES = 131_072, 32
+
+
+class Config(NamedTuple):
+    """How a program works.
+
+    Attributes:
+        warps: Of 32 threads; a program that gathers has as many lanes as threads.
+        block: Entries of a row that it compares at once.
+        search_block: Candidates that it holds in registers while it searches.
+        depth: Candidates that a lane can queue (of a row of up to SLICE entries; of slices as much less).
+        per_core: Programs on a multiprocessor at once.
+        registers: Most registers of a thread, so that this many fit; None leaves it to the compiler.
+        search_warps: Of `decide_kernel`, where another one gathers.
+    """
+
+    warps: int
+    block: int
+    search_block: int
+    depth: int
+    per_core: int
+    registers: int | None = None
+    search_warps: int = 4
+
+    @property
+    def lanes(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def capacity(self) -> int:
+        """Candidates that a program has scratch memory for."""
+        return self.lanes * self.depth
+
+
+class Line(NamedTuple):
+    """A line of the table: what works on rows by the hundred, and what splits fewer rows."""
+
+    many: Config
+    few: Config
+
+
+# By what decides a row. k = 50 leaves 460 candidates of a Gaussian row of 128,256 entries, live rows some 1,100.
+TABLE = {
+    "k": Line(Config(8, 2_048, 512, 16, 4, 64), Config(8, 1_024, 512, 16, 5, 48)),
+    "k, then mass": Line(Config(4, 1_024, 512, 32, 4, 128), Config(8, 1_024, 512, 16, 5, 48)),
+    "many candidates": Line(Config(8, 2_048, 512, 32, 2, 128), Config(8, 1_024, 1_024, 32, 3, 80, search_warps=8)),
+}
+# Most candidates of a Gaussian row that the first two lines are for.
+FEW_CANDIDATES = 1_024
+# Rows per multiprocessor up to which a row is split over programs.
+FEW_ROWS = 2
+# `place_kernel`; `wide_kernel`; `rescue_kernel`.
+PLACE_WARPS, PLACE_REGISTERS = 8, 64
+WIDE = Config(8, 1_024, 512, 32, 2, 128)
+RESCUE = Config(8, 2_048, 512, 32, 2, 128)
+
+
+class Cut(NamedTuple):
+    """How few rows are cut: `slices` of `size` entries with `depth` candidates a lane each, `rows` in one launch."""
+
+    slices: int
+    size: int
+    depth: int
+    rows: int
+
+
+def line_of(vocab: int, limits: Limits, weighs: bool) -> Line:
+    """The line of the table for a call; `weighs`: masses count."""
+    expected = math.inf
+    if limits.k_number is not None and limits.order == "k_then_p":
+        expected = expected_candidates(limits.k_number, vocab)
+    if expected > FEW_CANDIDATES:
+        return TABLE["many candidates"]
+    return TABLE["k, then mass" if weighs else "k"]
+
+
+def table_for(device_name: str | None) -> dict[str, Line]:
+    """The table of a card by its name: what `python -m qp_kernels.tune` has measured there, else `TABLE`."""
+    return TABLE if device_name is None else tuned_table(device_name) or TABLE
+
+
+@functools.cache
+def tuned_table(device_name: str) -> dict[str, Line] | None:
+    """What is kept of a card, read once."""
+    from .. import tuned
+
+    return tuned.read(device_name)
+
+
+@functools.lru_cache(maxsize=4096)
+def expected_candidates(k: int, vocab: int) -> float:
+    """How many entries of a Gaussian row the threshold for k leaves; inf where it lies below the mean."""
+    delta = quantile(1 - k / vocab) * (1 - MARGIN)
+    return vocab * math.erfc(delta / math.sqrt(2)) / 2 if delta > 0 else math.inf
+
+
+@functools.lru_cache(maxsize=4096)
+def cut_of(batch: int, vocab: int, config: Config, cores: int) -> Cut:
+    """Split few rows over many programs, and take as many rows at once as scratch memory holds candidates for."""
+    step = 2 * config.block
+    slices = max(-(-vocab // SLICE), min(cores * config.per_core // batch, SLICES, -(-vocab // step)), 1)
+    size = -(-vocab // (slices * step)) * step
+    slices = -(-vocab // size)
+    depth = config.depth
+    while depth > 4 and size * 4 * config.depth <= SLICE * depth:
+        depth //= 2
+    rows = max(1, SCRATCH_BYTES // (slices * config.lanes * depth * CANDIDATE_BYTES))
+    return Cut(slices, size, depth, min(rows, batch))
+
+
+def programs_of(batch: int, config: Config, cores: int) -> int:
+    """How many programs own rows, within the scratch memory there is."""
+    return min(batch, cores * config.per_core, SCRATCH_BYTES // (config.capacity * CANDIDATE_BYTES))

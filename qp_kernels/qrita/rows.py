@@ -1,0 +1,84 @@
+"""What every Qrita kernel begins with: where its row lies, its limits, and its threshold."""
+
+import triton
+import triton.language as tl
+
+from . import threshold as thresholds
+from .decisions import TOKEN
+from .parts import INF, LOG2_E, sample_moments, threshold
+
+# Nothing is truncated in smaller vocabularies.
+SMALL_VOCABULARY = tl.constexpr(thresholds.SMALL_VOCABULARY)
+# Each counter has 128 bytes of memory for itself: neighbours would wait for each other.
+COUNTER_STRIDE = tl.constexpr(32)
+# Flags of rows that are not decided yet: all others are 0.
+MISSED, CROWDED = tl.constexpr(1), tl.constexpr(2)
+# No kernel of its own is compiled for a value or an alignment of these: where it pays there is FAST.
+NUMBERS = ["row_stride", "stride", "out_row_stride", "out_stride", "batch", "vocab", "first", "slice_size", "n_slices"]
+NUMBERS += ["k", "joint", "all_ties", "width"]
+POINTERS = ["logits", "out", "table", "seeds", "scratch"]
+
+
+@triton.jit
+def row_of(matrix, number, row_stride, FAST: tl.constexpr):
+    """Where a row (int64 number) begins; FAST promises the compiler that this is a multiple of 16 bytes."""
+    row = matrix + number * row_stride
+    if FAST:
+        row = tl.multiple_of(row, 16)
+    return row
+
+
+@triton.jit
+def limits_of(row, table, k, delta_k, p, quantile_p, temperature):
+    """k, delta_k, p, the normal quantile of p, and T of a row: from its line of the table [B, 5], if there is one."""
+    if table is not None:
+        line = table + row * 5
+        k, delta_k, p = tl.load(line), tl.load(line + 1), tl.load(line + 2)
+        quantile_p, temperature = tl.load(line + 3), tl.load(line + 4)
+    k, delta_k = tl.full([], k, tl.float64).to(tl.int64), tl.full([], delta_k, tl.float64)
+    p, quantile_p = tl.full([], p, tl.float64), tl.full([], quantile_p, tl.float64)
+    return k, delta_k, p, quantile_p, tl.full([], temperature, tl.float64)
+
+
+@triton.jit
+def rate_of(row, table, temperature):
+    """log2(e) / T of a row, as fp32."""
+    heat = tl.full([], temperature, tl.float64)
+    if table is not None:
+        heat = tl.load(table + row * 5 + 4)
+    return (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
+
+
+@triton.jit
+def place_threshold(
+    row, vocab, stride, k, delta_k, p, quantile_p, temperature, least_delta, margin,
+    joint, paper, TOKEN_ONLY: tl.constexpr,
+):  # fmt: skip
+    """Mean, std, delta (fp64) and t (fp32) of a row."""
+    mean, std = sample_moments(row, vocab, stride)
+    floor_p = tl.full([], least_delta, tl.float64)
+    delta_p = std / temperature - quantile_p
+    delta_p = tl.where(delta_p > floor_p, floor_p, delta_p)  # without a finite entry NaN
+    delta_p = tl.where(p < 1.0, delta_p, -INF)
+    delta = tl.where(delta_k > -INF, delta_k, delta_p)
+    if joint:
+        delta = tl.where(delta_k > delta_p, delta_k, delta_p)
+    if TOKEN_ONLY:  # nothing is cut, but a draw seldom looks beyond the head
+        delta = tl.where(delta > -INF, delta, floor_p)
+    value = threshold(mean, std, delta, tl.full([], margin, tl.float64), paper)
+    return mean, std, delta, tl.where(vocab <= SMALL_VOCABULARY, -INF, value)
+
+
+@triton.jit
+def uniform_of(seeds, row, WHAT: tl.constexpr):
+    """The number in [0, 1) that a row's seed draws, fp32; 0 where nothing is drawn."""
+    uniform = tl.full([], 0.0, tl.float32)
+    if WHAT == TOKEN:
+        uniform = tl.rand(tl.load(seeds + row), tl.program_id(0) * 0)
+    return uniform
+
+
+@triton.jit
+def scaled(mass, below, top, rate):
+    """A mass in units of the weight of `below` in units of the weight of `top`."""
+    return (mass.to(tl.float64) * tl.exp2((below - top) * rate).to(tl.float64)).to(tl.int64)
