@@ -74,6 +74,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     top.add_argument("--logits", metavar="FILE", help="rows of a model: .npy, .npz or .safetensors, [R, V]")
     top.add_argument("--own", metavar="MODULE:FUNCTION", action="append", default=[], help="f(logits, k, p)")
     top.add_argument("--device", default=None, help="default: the GPU where there is one")
+    top.add_argument("--seconds", type=float, help="begin no case after this time")
     top.add_argument("--record", metavar="NAME", help="name of the results file; in a clone it goes to data/results")
     top.add_argument("--folder", type=Path, help="where the results file goes instead")
     return top
@@ -98,6 +99,7 @@ def _run(options: argparse.Namespace, live: Tensor | None, about: dict[str, Any]
         device=device,
         only=options.providers or (QUICK_PROVIDERS if options.quick else "*"),
         repetitions=options.repetitions or (QUICK_REPETITIONS if options.quick else 30),
+        seconds=options.seconds,
         say=_say,
     )
     about |= {"backend": backend.resolve(device).name, "live_rows_distinct": 0 if live is None else len(live)}

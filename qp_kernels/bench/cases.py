@@ -85,6 +85,11 @@ _TABLE: tuple[tuple[Case, dict[str, Target]], ...] = (
     (Case("gauss", 1024, SMALL_V, 50, 0.9, operation="select"), {"gpu": Target(1.5)}),
     (Case("gauss", 1024, SMALL_V, 50, 0.9, operation="sample"), {}),
     (Case("gauss", 1024, SMALL_V, 50, 0.9, dtype="bfloat16"), {}),
+    # For lines along V, k and p.
+    (Case("gauss", 1024, 32_768, 50, 0.9), {}),
+    (Case("gauss", 1024, SMALL_V, 10, None), {}),
+    (Case("gauss", 1024, SMALL_V, 200, None), {}),
+    (Case("gauss", 1024, SMALL_V, None, 0.5), {}),
 )
 CASES: tuple[Case, ...] = tuple(case for case, _ in _TABLE)
 # What a machine without a GPU can measure within seconds.

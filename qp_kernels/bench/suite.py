@@ -25,6 +25,7 @@ def run(
     device: torch.device | str | None = None,
     only: str = "*",
     repetitions: int = 30,
+    seconds: float | None = None,
     say: Callable[[str], Any] | None = print,
     progress: timing.Progress | None = None,
 ) -> list[dict[str, Any]]:
@@ -37,6 +38,7 @@ def run(
         device: None is the GPU where there is one.
         only: Names of providers, as patterns between commas; a user's own are always taken.
         repetitions: Samples of each.
+        seconds: No case is begun after this time; `say` tells how many are left out. None is no limit.
         say: Called with each line of the report; None is silence.
         progress: As of `run_case`, for each case.
     Returns:
@@ -55,8 +57,12 @@ def run(
         say(f"without {name}: {reason}")
     timing.wake(device)
     records: list[dict[str, Any]] = []
+    began = time.monotonic()
     for i, case in enumerate(chosen):
         start = time.monotonic()
+        if records and seconds is not None and start - began > seconds:
+            say(f"{len(chosen) - i} cases left out after {seconds:g} s, from {case.name} on")
+            break
         rows = make(case, device, live)
         found = run_case(case, rows, taken, repetitions=repetitions, progress=progress, say=say)
         del rows

@@ -20,7 +20,7 @@ from .tiling import chunks, tiles
 INF = float("inf")
 # How far the kernels lower the threshold, as a share of delta.
 MARGIN = 0.2
-# Candidates a row may hold: what is above the threshold is gathered into a buffer of this many entries.
+# Candidates from which on a row overflows. (The kernels' buffers are smaller: see `configs.py`.)
 CANDIDATE_BUFFER = 16_384
 # Below this vocabulary nothing is truncated.
 SMALL_VOCABULARY = 512
