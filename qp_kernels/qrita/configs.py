@@ -83,14 +83,14 @@ class Cut(NamedTuple):
     rows: int
 
 
-def line_of(vocab: int, limits: Limits, weighs: bool) -> Line:
-    """The line of the table for a call; `weighs`: masses count."""
+def line_name(vocab: int, limits: Limits, weighs: bool) -> str:
+    """Which line of the table is for a call; `weighs`: masses count."""
     expected = math.inf
     if limits.k_number is not None and limits.order == "k_then_p":
         expected = expected_candidates(limits.k_number, vocab)
     if expected > FEW_CANDIDATES:
-        return TABLE["many candidates"]
-    return TABLE["k, then mass" if weighs else "k"]
+        return "many candidates"
+    return "k, then mass" if weighs else "k"
 
 
 def table_for(device_name: str | None) -> dict[str, Line]:

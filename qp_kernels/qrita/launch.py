@@ -104,10 +104,11 @@ class Call:
         fast = is_fast(logits) and (what != MASK or is_fast(out))
         self.fixed = {"FAST": fast, "FIX": reference.fixed_point(self.vocab)}
         self.switches = {"HAS_P": weighs, "TAIL": tail, "WHAT": what, **self.fixed}
-        self.line = configs.line_of(self.vocab, limits, weighs)
+        name = configs.line_name(self.vocab, limits, weighs)
+        self.line = configs.table_for(card(self.device))[name]
         self.is_split = self.batch <= configs.FEW_ROWS * self.cores
         # With few candidates no row is crowded.
-        self.may_be_crowded = self.line is configs.TABLE["many candidates"]
+        self.may_be_crowded = name == "many candidates"
         self.places = torch.empty(self.batch, 4, dtype=torch.float32, device=self.device)
         self.missed = torch.empty(self.batch, dtype=torch.int8, device=self.device)
         self.cut = configs.cut_of(self.batch, self.vocab, self.line.few, self.cores)
@@ -323,6 +324,12 @@ def limits_for_kernels(
     delta_k = torch.special.ndtri(1 - k / vocab).where(k < vocab, -float("inf"))
     quantile_p = torch.special.ndtri(p)
     return torch.stack([k, delta_k, p, quantile_p, heat], dim=1), (vocab, 0.0, 1.0, 0.0, 1.0)
+
+
+@functools.cache
+def card(device: torch.device) -> str | None:
+    """The name of a GPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
 @functools.cache

@@ -117,8 +117,7 @@ def test_the_table_goes_by_what_a_gaussian_row_leaves():
 
     def name(k=None, p=None, order="k_then_p"):
         limits = checks.limits(logits, k, p, order)
-        line = configs.line_of(128_256, limits, limits.has_p)
-        return next(name for name, other in configs.TABLE.items() if other is line)
+        return configs.line_name(128_256, limits, limits.has_p)
 
     assert name(50) == name(1) == "k" and name(50, 0.9) == "k, then mass"
     assert name(20_000) == name(p=0.9) == name(50, 0.9, "joint") == name(torch.tensor([50])) == "many candidates"
