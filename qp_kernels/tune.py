@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("not written: --dry-run")
         return 0
     path = tuned.write(card.name, Tuned(lines, few_rows))
-    configs.tuned_table.cache_clear()
+    configs.kept_for.cache_clear()
     print(f"written to {path}")
     return 0
 
@@ -201,12 +201,12 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 @contextlib.contextmanager
 def using(table: dict[str, Line], few_rows: float) -> Iterator[None]:
     """Let launches go by another table, whatever is kept for the device."""
-    before = configs.TABLE, configs.FEW_ROWS, configs.table_for
-    configs.TABLE, configs.FEW_ROWS, configs.table_for = table, few_rows, lambda device_name: table
+    before = configs.TABLE, configs.FEW_ROWS, configs.kept_for
+    configs.TABLE, configs.FEW_ROWS, configs.kept_for = table, few_rows, lambda device_name: None
     try:
         yield
     finally:
-        configs.TABLE, configs.FEW_ROWS, configs.table_for = before
+        configs.TABLE, configs.FEW_ROWS, configs.kept_for = before
 
 
 def _split(side: str) -> float:

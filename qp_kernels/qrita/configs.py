@@ -95,15 +95,22 @@ def line_name(vocab: int, limits: Limits, weighs: bool) -> str:
 
 def table_for(device_name: str | None) -> dict[str, Line]:
     """The table of a card by its name: what `python -m qp_kernels.tune` has measured there, else `TABLE`."""
-    return TABLE if device_name is None else tuned_table(device_name) or TABLE
+    kept = None if device_name is None else kept_for(device_name)
+    return TABLE if kept is None else kept.lines
+
+
+def few_rows_for(device_name: str | None) -> float:
+    """Rows per multiprocessor up to which a card's rows are split: measured there too, else `FEW_ROWS`."""
+    kept = None if device_name is None else kept_for(device_name)
+    return FEW_ROWS if kept is None else kept.few_rows
 
 
 @functools.cache
-def tuned_table(device_name: str) -> dict[str, Line] | None:
-    """What is kept of a card, read once."""
+def kept_for(device_name: str):
+    """What is kept of a card (`tuned.Tuned`), or None; read once."""
     from .. import tuned
 
-    return tuned.read(device_name)
+    return tuned.kept(device_name)
 
 
 @functools.lru_cache(maxsize=4096)

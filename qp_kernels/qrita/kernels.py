@@ -29,7 +29,7 @@ from .rows import (
     scaled,
     uniform_of,
 )
-from .searches import nth_column
+from .searches import MOST_HELD, nth_column
 
 MARGIN = tl.constexpr(thresholds.MARGIN)
 # Entries written at once by a fill. Another shape than all others has, for Triton gives equal shapes equal layouts.
@@ -215,7 +215,7 @@ def decide_kernel(
         n, tail = tl.sum(n_of, axis=0), tl.zeros([], tl.int64)
         if TAIL:
             tail = tl.sum(tl.load(tails + piece, mask=there, other=0), axis=0)
-        if tl.min(n_of, axis=0) >= 0:
+        if (tl.min(n_of, axis=0) >= 0) & (n <= MOST_HELD):
             if SLICES > 1:
                 join(held, counts + program * n_slices, n_slices, n, SLICES, CAPACITY, SEARCH_BLOCK)
             decided = conclude(

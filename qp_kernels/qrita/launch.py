@@ -106,7 +106,7 @@ class Call:
         self.switches = {"HAS_P": weighs, "TAIL": tail, "WHAT": what, **self.fixed}
         name = configs.line_name(self.vocab, limits, weighs)
         self.line = configs.table_for(card(self.device))[name]
-        self.is_split = self.batch <= configs.FEW_ROWS * self.cores
+        self.is_split = self.batch <= configs.few_rows_for(card(self.device)) * self.cores
         # With few candidates no row is crowded.
         self.may_be_crowded = name == "many candidates"
         self.places = torch.empty(self.batch, 4, dtype=torch.float32, device=self.device)

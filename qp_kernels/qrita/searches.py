@@ -10,6 +10,9 @@ import triton.language as tl
 
 from .parts import BEYOND, INF, INTERPRETED, amounts, entries, gather, keys_of, value_of, weights
 
+# Most candidates that a search can count: four counts share an integer.
+MOST_HELD = tl.constexpr(2**15 - 1)
+
 
 @triton.jit
 def spread(lo, hi, i, PARTS: tl.constexpr):
@@ -35,7 +38,7 @@ def quarter(lo, hi, i):
 
 @triton.jit
 def count_at(keys, q0, q1, q2, q3):
-    """Which of four pivots each key reaches, as fields of 16 bits: sums of fewer than 2**15 are four counts."""
+    """Which of four pivots each key reaches, as fields of 16 bits: sums of up to MOST_HELD are four counts."""
     one = tl.zeros_like(keys).to(tl.int64) + 1
     none = one * 0
     fields = tl.where(keys >= q0, one, none) + tl.where(keys >= q1, one << 16, none)

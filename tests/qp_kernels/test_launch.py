@@ -72,6 +72,14 @@ def test_crowded_rows(limits, ties, monkeypatch):
     assert same_bits(in_place, top_k_top_p(rows, **limits, ties=ties))
 
 
+def test_more_candidates_than_a_search_counts(monkeypatch):
+    """Slices can hold more than 2**15 together: such a row is searched as a whole."""
+    row = torch.randn(1, 40_064, generator=torch.Generator().manual_seed(6)) * 0.3
+    use(monkeypatch, SPLIT._replace(depth=512), few_rows=99, crowded=1e9)
+    monkeypatch.setattr(configs, "cut_of", lambda *_: configs.Cut(slices=2, size=20_096, depth=512, rows=1))
+    check_masks(row, top_k_top_p(row, k=33_000), k=33_000)
+
+
 def check_masks(rows, masks, **limits):
     for row, mask in zip(rows, masks, strict=True):
         kept = torch.nonzero(mask > -math.inf)[:, 0]

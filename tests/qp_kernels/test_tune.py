@@ -21,9 +21,9 @@ DEFAULT = configs.Config(8, 1_024, 512, 16, 4, 64)
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("QP_TUNED", str(tmp_path))
-    configs.tuned_table.cache_clear()
+    configs.kept_for.cache_clear()
     yield tmp_path
-    configs.tuned_table.cache_clear()
+    configs.kept_for.cache_clear()
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
@@ -126,12 +126,12 @@ def test_rows_are_split_as_long_as_it_pays(monkeypatch):
 
 
 def test_another_table_is_used_and_given_back():
-    before = configs.TABLE, configs.FEW_ROWS, configs.table_for
+    before = configs.TABLE, configs.FEW_ROWS, configs.kept_for
     table = {name: configs.Line(DEFAULT, DEFAULT) for name in configs.TABLE}
     with pytest.raises(ZeroDivisionError), tune.using(table, 7):
-        assert configs.TABLE is configs.table_for("any") is table and configs.FEW_ROWS == 7
+        assert configs.TABLE is configs.table_for("any") is table and configs.few_rows_for("any") == 7
         raise ZeroDivisionError
-    assert (configs.TABLE, configs.FEW_ROWS, configs.table_for) == before
+    assert (configs.TABLE, configs.FEW_ROWS, configs.kept_for) == before
 
 
 def test_bits_are_compared():

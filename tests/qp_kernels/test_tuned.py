@@ -18,10 +18,10 @@ MINE = configs.Config(4, 512, 256, 64, 3, 80, search_warps=8)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("QP_TUNED", str(tmp_path / "tuned"))
     monkeypatch.setattr(tuned, "triton_version", lambda: "3.7.1")
-    configs.tuned_table.cache_clear()
+    configs.kept_for.cache_clear()
     tuned._warn.cache_clear()
     yield tmp_path / "tuned"
-    configs.tuned_table.cache_clear()
+    configs.kept_for.cache_clear()
 
 
 def table(**changes):
@@ -69,7 +69,7 @@ def test_off(monkeypatch):
 def test_the_table_of_a_card_is_what_is_kept_of_it(monkeypatch):
     assert configs.table_for(None) is configs.TABLE and configs.table_for(CARD) is configs.TABLE
     tuned.write(CARD, Tuned(table(), 2))
-    configs.tuned_table.cache_clear()
+    configs.kept_for.cache_clear()
     assert configs.table_for(CARD) == table() and configs.table_for("another") is configs.TABLE
     monkeypatch.setattr(configs, "TABLE", {})
     assert configs.table_for(None) == {} and configs.table_for("another") == {}
