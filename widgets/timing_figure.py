@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from widgets import theme
 from widgets.painting import Properties
 from widgets.timing_marks import hover_of, logits_bytes, nice, segments, style_of, symbol_of, ticks, time_range
-from widgets.timing_records import FLOORS
+from widgets.timing_records import FLOORS, OURS
 from widgets.timing_sweep import MEMORY, TIME, TIME_HEIGHT, memory_line, time_line
 from widgets.timing_view import TimingView, bandwidth, duration, name_of, name_wrong, size, times
 
@@ -162,10 +162,10 @@ def _label(view: TimingView, record: dict) -> str:
 
 
 def _target(view: TimingView, names: list[str]) -> dict:
-    """Where the project's own aim lies, on the rows that have one."""
+    """Where the project's aim lies, on the row of its own kernels."""
     out = {"x": [], "y": [], "text": [], "customdata": [], "textposition": "bottom right"}
     for row, name in enumerate(names):
-        record, aim = view.record(name), None
+        record, aim = view.record(name) if name == OURS else {}, None
         if record.get("target_us") is not None:
             aim, words = record["target_us"], duration(record["target_us"])
         elif record.get("target_times_floor") is not None and (bound := view.record(view.floor)):

@@ -13,9 +13,8 @@ from qp_kernels.bench import rows as bench_rows
 from qp_kernels.bench.cases import DTYPES, OPERATIONS, check, modes
 from qp_kernels.report import report
 from widgets.controls import k_grid, p_grid
-from widgets.timing_records import Spot, Timings, quantity
+from widgets.timing_records import OURS, Spot, Timings, quantity
 
-OURS = "qp_kernels"
 # Ways that are shown from the start, where they can run.
 FIRST_SHOWN = (OURS, "vllm", "flashinfer", "torch_topk", "torch_sort")
 WAYS = (*FIRST_SHOWN, "transformers_rule")

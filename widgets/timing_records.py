@@ -15,6 +15,7 @@ from typing import NamedTuple
 from qp_kernels import results
 from qp_kernels.bench import Case
 
+OURS = "qp_kernels"
 FLOORS = ("floor_read", "floor_read_write")
 # Quantities that a line can run over.
 SWEPT = ("batch", "vocab", "k", "p")

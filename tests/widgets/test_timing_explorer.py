@@ -82,7 +82,7 @@ def test_the_other_floor_comes_from_a_spot_of_the_same_size(make, found, trace_o
 
 def test_controls_go_from_one_recorded_case_to_the_nearest(make, found):
     panel = make(found)
-    assert panel.batch.grid == [1, 16, 64, 132, 256, 1024] and panel.k.grid == [0, 50, 1000]
+    assert panel.batch.grid == [1, 16, 64, 132, 256, 1024] and panel.k.grid == [0, 10, 50, 200, 1000]
     panel.rows.value = "live"
     panel.wait(30)
     assert panel.status == "" and panel.batch.value == 1024
