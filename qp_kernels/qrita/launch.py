@@ -20,7 +20,7 @@ from .threshold import CANDIDATE_BUFFER, TruncationStats, is_hit, least_delta, q
 MASK, LIST, TOKEN = (what.value for what in (decisions.MASK, decisions.LIST, decisions.TOKEN))
 # Expected candidates, as a share of `CANDIDATE_BUFFER`, from which on what lies above t is not gathered.
 CROWDED = 0.4
-# From here on all finite logits weigh the same, and 1 / T is still a normal fp32 number.
+# 1 / T is still a normal fp32 number. A higher T counts as this one: logits less than 1e30 apart weigh the same.
 HOTTEST = 1e37
 
 

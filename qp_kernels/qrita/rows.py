@@ -80,5 +80,6 @@ def uniform_of(seeds, row, WHAT: tl.constexpr):
 
 @triton.jit
 def scaled(mass, below, top, rate):
-    """A mass in units of the weight of `below` in units of the weight of `top`."""
-    return (mass.to(tl.float64) * tl.exp2((below - top) * rate).to(tl.float64)).to(tl.int64)
+    """A mass in units of the weight of `below`, which is at most `top`, in units of the weight of `top`."""
+    share = tl.where(below >= top, 1.0, tl.exp2((below - top) * rate))  # inf - inf and 0 * inf are no numbers
+    return (mass.to(tl.float64) * share.to(tl.float64)).to(tl.int64)
