@@ -27,8 +27,6 @@ from .qrita.configs import Config, Line
 
 SCHEMA = "qp-kernels/tuned/1"
 OFF = "off"
-# A search counts in fields of 15 bits.
-MOST_HELD = 2**15
 # A lane of a slice has at least so many places.
 LEAST_DEPTH = 4
 LARGEST = {"warps": 16, "block": 8_192, "search_block": 8_192, "depth": 1_024, "search_warps": 16}
@@ -140,10 +138,10 @@ def problem_of(config: Config, side: str) -> str | None:
         return f"registers must be {LEAST_REGISTERS} to {MOST_REGISTERS}, got {config.registers}"
     if config.block < config.lanes:
         return f"block must be a multiple of its {config.lanes} lanes, got {config.block}"
-    if config.capacity >= MOST_HELD:
-        return f"a program must hold fewer than {MOST_HELD} candidates, got {config.capacity}"
-    if side == "few" and configs.SLICES * config.lanes * LEAST_DEPTH > MOST_HELD:
-        return f"{configs.SLICES} slices of {config.lanes} lanes hold more than {MOST_HELD} candidates"
+    if config.capacity > configs.MOST_HELD:
+        return f"a program must hold fewer than {configs.MOST_HELD + 1} candidates, got {config.capacity}"
+    if side == "few" and configs.SLICES * config.lanes * LEAST_DEPTH > configs.MOST_HELD + 1:
+        return f"{configs.SLICES} slices of {config.lanes} lanes hold more than {configs.MOST_HELD + 1} candidates"
     return None
 
 

@@ -16,6 +16,8 @@ from .threshold import MARGIN, quantile
 # Scratch memory for candidates in all programs of a launch.
 SCRATCH_BYTES = 16 << 20
 CANDIDATE_BYTES = 8
+# Most candidates that a search can count: four counts share an integer.
+MOST_HELD = 2**15 - 1
 # Most entries of a row in one program, most programs for a row.
 SLICE, SLICES = 131_072, 32
 

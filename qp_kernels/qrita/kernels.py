@@ -42,7 +42,7 @@ def place_kernel(
     table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, temperature: tl.float64,
     least_delta: tl.float64, crowded: tl.float64, joint, places, missed, WHAT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Where the threshold of each row lies, from its sample. Grid: rows. Reads 8,192 entries, twice.
+    """Where the threshold of each row lies, from its sample. Grid: rows. Reads 8,192 entries.
 
     Writes t, the standard deviation, the mean and delta (places [B, 4] fp32), and CROWDED where a Gaussian row would
     leave so many candidates that they are not gathered.

@@ -8,10 +8,10 @@ v, and how many entries equal v. All above v is kept, and of the entries equal t
 import triton
 import triton.language as tl
 
+from . import configs
 from .parts import BEYOND, INF, INTERPRETED, amounts, entries, gather, keys_of, value_of, weights
 
-# Most candidates that a search can count: four counts share an integer.
-MOST_HELD = tl.constexpr(2**15 - 1)
+MOST_HELD = tl.constexpr(configs.MOST_HELD)
 
 
 @triton.jit

@@ -14,6 +14,7 @@ import traitlets
 from widgets import theme
 from widgets.controls import button, close_widget
 from widgets.jobs import Worker
+from widgets.painting import add_slider
 from widgets.strip import TokenStrip
 
 _shown_by_cell: dict[str, tuple[str, list[w.Widget]]] = {}
@@ -96,6 +97,17 @@ class Panel(w.VBox):
         for text, shift in ((self.summary, -70), (self.caption, -88)):
             figure.add_annotation(text=html.escape(text), yshift=shift, showarrow=False, **place)
         return figure
+
+    def _export(self, path: str | Path, slider: str | None, steps: int) -> Path:
+        """The figure as a file, with a slider over one of `sliders` where a subclass can show that."""
+        if slider not in (None, *self.sliders):
+            raise ValueError(f"slider must be None, {', '.join(map(repr, self.sliders))}, got {slider!r}")
+        if not 2 <= steps <= 50:
+            raise ValueError(f"steps must be from 2 to 50, got {steps}")
+        figure = self.snapshot()
+        if slider is not None:
+            add_slider(figure, *self._slider_views(slider, steps))
+        return write_html(figure, path)
 
     @property
     def caption(self) -> str:

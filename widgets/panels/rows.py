@@ -13,8 +13,8 @@ import torch
 from activations import capture_logits
 from qp_kernels import backend as backends
 from widgets.controls import GridSlider
-from widgets.painting import Painter, Properties, add_slider
-from widgets.panels.base import Panel, write_html
+from widgets.painting import Painter, Properties
+from widgets.panels.base import Panel
 from widgets.panels.row_controls import RowControls
 from widgets.sources import CaptureRows, Rows, TextWindow, is_live, open_rows
 
@@ -167,14 +167,7 @@ class RowPanel(Panel):
             path: File to write. slider: None, or one of `sliders`: a slider in the file over that quantity.
             steps: Positions of that slider, at most 50.
         """
-        if slider not in (None, *self.sliders):
-            raise ValueError(f"slider must be None, {', '.join(map(repr, self.sliders))}, got {slider!r}")
-        if not 2 <= steps <= 50:
-            raise ValueError(f"steps must be from 2 to 50, got {steps}")
-        figure = self.snapshot()
-        if slider is not None:
-            add_slider(figure, *self._slider_views(slider, steps))
-        return write_html(figure, path)
+        return self._export(path, slider, steps)
 
     def _slider_grid(self, name: str) -> list:
         """The values that a slider in a file can take. Subclasses may leave some out."""

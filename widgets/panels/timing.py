@@ -13,8 +13,8 @@ import torch
 
 from qp_kernels import results
 from widgets.controls import GridSlider
-from widgets.painting import Painter, Properties, add_slider
-from widgets.panels.base import Panel, write_html
+from widgets.painting import Painter, Properties
+from widgets.panels.base import Panel
 from widgets.panels.row_controls import as_k
 from widgets.panels.timing_controls import CLOCKS, OPERATIONS, SWEEPS, TimingControls, to_control
 from widgets.timing_figure import timing_figure, timing_properties
@@ -238,14 +238,7 @@ class TimingExplorer(Panel):
             path: File to write. slider: None, or "batch", "vocab", "k" or "p": a slider over the cases that are known.
             steps: Positions of that slider, at most 50.
         """
-        if slider not in (None, *self.sliders):
-            raise ValueError(f"slider must be None, {', '.join(map(repr, self.sliders))}, got {slider!r}")
-        if not 2 <= steps <= 50:
-            raise ValueError(f"steps must be from 2 to 50, got {steps}")
-        figure = self.snapshot()
-        if slider is not None:
-            add_slider(figure, *self._slider_views(slider, steps))
-        return write_html(figure, path)
+        return self._export(path, slider, steps)
 
     def _slider_views(self, name: str, steps: int) -> tuple[list[str], list[Properties], int]:
         view = self._need_view()
