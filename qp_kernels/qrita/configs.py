@@ -62,18 +62,20 @@ class Line(NamedTuple):
 
 # By what decides a row. k = 50 leaves 460 candidates of a Gaussian row of 128,256 entries, live rows some 1,100.
 TABLE = {
-    "k": Line(Config(8, 2_048, 512, 16, 4, 64), Config(8, 1_024, 512, 16, 5, 48)),
+    "k": Line(Config(4, 1_024, 512, 32, 4, 128), Config(8, 1_024, 512, 16, 5, 48)),
     "k, then mass": Line(Config(4, 1_024, 512, 32, 4, 128), Config(8, 1_024, 512, 16, 5, 48)),
     "many candidates": Line(Config(8, 2_048, 512, 32, 2, 128), Config(8, 1_024, 1_024, 32, 3, 80, search_warps=8)),
 }
 # Most candidates of a Gaussian row that the first two lines are for.
 FEW_CANDIDATES = 1_024
+# More candidates than these are not gathered: queues would overflow. For the first two lines, and for the last.
+MOST_FEW, MOST_MANY = 1_400, 3_400
 # Rows per multiprocessor up to which a row is split over programs.
 FEW_ROWS = 2
 # `place_kernel`; `wide_kernel`; `rescue_kernel`.
-PLACE_WARPS, PLACE_REGISTERS = 8, 64
-WIDE = Config(8, 1_024, 512, 32, 2, 128)
-RESCUE = Config(8, 2_048, 512, 32, 2, 128)
+PLACE_WARPS, PLACE_REGISTERS = 16, 64
+WIDE = Config(8, 2_048, 512, 32, 2, 128)
+RESCUE = Config(16, 4_096, 1_024, 16, 1, 128)
 
 
 class Cut(NamedTuple):

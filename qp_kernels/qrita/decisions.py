@@ -26,28 +26,27 @@ def needed(share, mass):
 
 @triton.jit
 def find(
-    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, t, std, held,
+    source, n, stride, lo, n_lo, at_lo, target, top_key, unit, rate, t, std, held,
     MASS: tl.constexpr, HELD: tl.constexpr, FIX: tl.constexpr, BLOCK: tl.constexpr,
     SEARCH_BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """The search on candidates, or on a whole row."""
-    top = value_of(top_key)
     if HELD:
         key, above, copies = search(
-            source, n, lo, top_key + 1, at_lo, at_lo * 0, target, top, rate, MASS, FIX, SEARCH_BLOCK
+            source, n, lo, top_key + 1, at_lo, at_lo * 0, target, unit, rate, MASS, FIX, SEARCH_BLOCK
         )
     else:
         key, above, copies = narrow_and_search(
-            source, n, stride, lo, top_key + 1, n_lo, at_lo, target, top, rate, t, std, held,
+            source, n, stride, lo, top_key + 1, n_lo, at_lo, target, unit, rate, t, std, held,
             MASS, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
         )  # fmt: skip
     return key, above, copies
 
 
 @triton.jit
-def ties_kept(target, above, copies, key, top_key, rate, all_ties, FIX: tl.constexpr):
+def ties_kept(target, above, copies, key, unit, rate, all_ties, FIX: tl.constexpr):
     """How many entries equal to the key the mass `target` needs, given the mass above it."""
-    each = tl.maximum(weights(value_of(key), value_of(top_key), rate, FIX), 1)
+    each = tl.maximum(weights(value_of(key), unit, rate, FIX), 1)
     ties = (target - above + each - 1) // each
     if all_ties:
         ties = copies
@@ -87,7 +86,7 @@ def suffices(n_all, complete, all_mass, below, k, p, joint, vocab, HAS_P: tl.con
 @triton.jit
 def decide(
     source, n, stride, vocab, n_all, complete, lowest, all_mass, below, top_key, k, p, joint, all_ties, uniform, width,
-    rate, t, std, held,
+    unit, rate, t, std, held,
     HAS_P: tl.constexpr, WHAT: tl.constexpr, HELD: tl.constexpr,
     FIX: tl.constexpr, BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
     LANES: tl.constexpr, DEPTH: tl.constexpr,
@@ -97,20 +96,21 @@ def decide(
     Args:
         lowest: A key not above any of the entries. all_mass: Their mass, where `weighs_all` says that it is needed.
         below: Mass of the row beyond that of the entries.
+        unit: The value whose weight masses are in units of: most often the largest entry.
         uniform: Number in [0, 1) that draws (TOKEN). width: Entries listed at most (LIST).
     Returns:
         Whether the entries suffice; the cut (key, ties); how many entries equal the key; number and mass of what is
         kept before it is limited to `width` (LIST). The cut (NOTHING, 0) keeps every entry.
     """
     STEP: tl.constexpr = SEARCH_BLOCK if HELD else BLOCK
-    top, none = value_of(top_key), n_all * 0
+    none = n_all * 0
     key, ties, copies, n_lo = none.to(tl.int32) + NOTHING, none, none, n_all
     by_k = k < vocab
     within_k = by_k & (joint == 0)
     decided = suffices(n_all, complete, all_mass, below, k, p, joint, vocab, HAS_P)
     if by_k & (k < n_all):
         key, above, copies = find(
-            source, n, stride, lowest, n_all, n_all, k, top_key, rate, t, std, held,
+            source, n, stride, lowest, n_all, n_all, k, top_key, unit, rate, t, std, held,
             False, HELD, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
         )  # fmt: skip
         n_lo = above + copies
@@ -122,8 +122,8 @@ def decide(
         lo, from_lo = lowest, all_mass
         target = share_of(p, complete, all_mass, below, within_k)
         if within_k & (key > NOTHING):
-            each = weights(value_of(key), top, rate, FIX)
-            above = mass_from(source, n, stride, key + 1, top, rate, HELD, FIX, STEP)
+            each = weights(value_of(key), unit, rate, FIX)
+            above = mass_from(source, n, stride, key + 1, unit, rate, HELD, FIX, STEP)
             lo, from_lo = key, above + copies * each
             target = needed(p, above + ties * each)
         else:
@@ -133,10 +133,10 @@ def decide(
             reached = reached & decided
         if reached:
             key_p, above, copies_p = find(
-                source, n, stride, lo, n_lo, from_lo, target, top_key, rate, t, std, held,
+                source, n, stride, lo, n_lo, from_lo, target, top_key, unit, rate, t, std, held,
                 True, HELD, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
             )  # fmt: skip
-            ties_p = ties_kept(target, above, copies_p, key_p, top_key, rate, all_ties, FIX)
+            ties_p = ties_kept(target, above, copies_p, key_p, unit, rate, all_ties, FIX)
             if (key_p > key) | ((key_p == key) & (ties_p < ties)):  # the shorter prefix
                 key, ties, copies = key_p, ties_p, copies_p
 
@@ -144,8 +144,8 @@ def decide(
     if WHAT != MASK:
         lo, at_lo = lowest, none
         if key > NOTHING:
-            each = weights(value_of(key), top, rate, FIX)
-            above = mass_from(source, n, stride, key + 1, top, rate, HELD, FIX, STEP)
+            each = weights(value_of(key), unit, rate, FIX)
+            above = mass_from(source, n, stride, key + 1, unit, rate, HELD, FIX, STEP)
             n_above = count_from(source, n, stride, key + 1, HELD, STEP)
             lo, at_lo, mass = key, above + copies * each, above + ties * each
             n_lo, kept = n_above + copies, n_above + ties
@@ -156,7 +156,7 @@ def decide(
         if WHAT == LIST:
             if kept > width:
                 key, above, copies = find(
-                    source, n, stride, lo, n_lo, n_lo, width, top_key, rate, t, std, held,
+                    source, n, stride, lo, n_lo, n_lo, width, top_key, unit, rate, t, std, held,
                     False, HELD, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
                 )  # fmt: skip
                 ties = width - above
@@ -167,10 +167,10 @@ def decide(
             reached = (at_lo >= target) & (target > 0)
             if reached:
                 key, above, copies = find(
-                    source, n, stride, lo, n_lo, at_lo, target, top_key, rate, t, std, held,
+                    source, n, stride, lo, n_lo, at_lo, target, top_key, unit, rate, t, std, held,
                     True, HELD, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
                 )  # fmt: skip
-                ties = ties_kept(target, above, copies, key, top_key, rate, 0, FIX)
+                ties = ties_kept(target, above, copies, key, unit, rate, 0, FIX)
             if not (by_k | (p < 1.0)):
                 decided = decided | reached
     return decided, key, ties, copies, kept, mass

@@ -3,14 +3,14 @@
 import triton
 import triton.language as tl
 
-from .decisions import LIST, MASK, TOKEN, decide, needed, ties_kept, weighs_all
+from .decisions import LIST, MASK, TOKEN, decide, needed, suffices, ties_kept, weighs_all
 from .outputs import list_kept, mask_row
 from .parts import (
     INF,
     LOG2_E,
     NOTHING,
+    count_from,
     entries,
-    estimates,
     gather_and_weigh,
     keys_of,
     mass_from,
@@ -20,39 +20,52 @@ from .parts import (
 )
 from .rows import (
     COUNTER_STRIDE,
-    CROWDED,
+    FROM,
     NUMBERS,
+    PLACES,
     POINTERS,
+    STD,
+    TO,
+    UNIT,
+    WIDE,
+    T,
+    is_unit,
     limits_of,
-    place_threshold,
+    rate_of,
     row_of,
     scaled,
     uniform_of,
 )
-from .searches import nth_column, nth_column_of_row, search, spread_values
+from .samples import gaussian_threshold, load_sample, moments
+from .searches import nth_column, nth_column_of_row, search
 
-# Candidates from one pivot to the next in `wide_kernel`, as a share of what it has scratch memory for.
-CELL = tl.constexpr(0.25)
+# Reads of a row in `wide_kernel` until it leaves the row to the rescue.
+READS = tl.constexpr(4)
 # Rows whose flags are looked at together.
 FLAGS = tl.constexpr(32)
 
 
 @triton.jit
 def masses_of_row(row, vocab, stride, t, top, rate, FIX: tl.constexpr, BLOCK: tl.constexpr):
-    """Mass of a row; and what it gains when the part below t is summed in units of t, as `hit_kernel` does.
+    """What `hit_kernel` finds of a row, in one read: number and mass of the entries from t on, and the mass below t.
 
-    With the gain it is the very integer that `hit_kernel` finds. Reads the row once.
+    And what that is in units of the top, entry by entry: not the same integer.
     """
-    lanes, plain, tail = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
+    counts, lanes = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int64)
+    plain, tail = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
+    lowest = tl.maximum(keys_of(t), NOTHING + 1)
     for start in range(0, vocab, BLOCK):
         values, _ = entries(row, start, vocab, stride, False, BLOCK)
         weight = tl.where(values > -INF, weights(values, top, rate, FIX), 0)
-        is_below = (values > -INF) & (keys_of(values) < keys_of(t))
-        lanes += weight
+        is_above = keys_of(values) >= lowest
+        is_below = (values > -INF) & (is_above == 0)
+        counts += is_above.to(tl.int32)
+        lanes += tl.where(is_above, weight, 0)
         plain += tl.where(is_below, weight, 0)
         tail += tl.where(is_below, weights(tl.minimum(values, t), t, rate, FIX), 0)
-    gain = scaled(tl.sum(tail, axis=0), t, top, rate) - tl.sum(plain, axis=0)
-    return tl.sum(lanes, axis=0), tl.where(t <= top, gain, 0)
+    below, plain = scaled(tl.sum(tail, axis=0), t, top, rate), tl.sum(plain, axis=0)
+    # Above the top t is infinite: all is below it.
+    return tl.sum(counts, axis=0).to(tl.int64), tl.sum(lanes, axis=0), tl.where(t <= top, below, plain), plain
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=POINTERS)
@@ -62,12 +75,12 @@ def wide_kernel(
     FAST: tl.constexpr, FIX: tl.constexpr,
     BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Crowded rows with k alone or p alone, MASK: gather not what is above the cut, but what is around it.
+    """Rows flagged WIDE with k alone or p alone, MASK: gather not what is above the cut, but what is around it.
 
-    Grid: programs; each has scratch memory for LANES * DEPTH candidates and owns every so many rows. A row is read with
-    pivots around the Gaussian cut, CELL of the scratch memory apart; the step that holds the cut is gathered; what is
-    kept is copied. Entries a row: V read three times (once more where a step is still too full, four times at most),
-    and written once. A row that this does not decide stays flagged.
+    Grid: programs; each has scratch memory for LANES * DEPTH candidates and owns every so many rows. One read gathers
+    a window around the expected cut, and weighs the row; if the cut is there, a second one copies what is kept. Else
+    what the row weighs says where to look. Entries a row: V read twice (READS + 1 times at most), and written once. A
+    row that this does not decide stays flagged.
     """
     if FAST:
         vocab, stride, out_stride = vocab // 16 * 16, 1, 1  # tells the compiler what it can divide by
@@ -77,58 +90,66 @@ def wide_kernel(
         number = tl.cast(index, tl.int64)
         k_row, _, p_row, _, heat = limits_of(number, table, k, 0.0, p, 0.0, temperature)
         by_p = p_row < 1.0
-        if (tl.load(missed + number) == CROWDED) & (by_p != (k_row < vocab)):
-            rate = (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
-            row = logits + number * row_stride
-            std, mean = tl.load(places + 4 * number + 1), tl.load(places + 4 * number + 2)
-            delta = tl.load(places + 4 * number + 3)
-            density = tl.exp2(delta * delta * (-0.5 * LOG2_E)) * 0.39894228 * vocab  # entries per standard deviation
-            cell = std * (LANES * DEPTH * CELL) / density
-            lane = tl.arange(0, 8)
-            pivots = keys_of(mean + delta * std + (lane - 4).to(tl.float32) * cell)
-            pivots = tl.where(lane == 0, NOTHING + 1, pivots)
-            lo, hi, n_cell = tl.min(pivots, axis=0), tl.max(pivots, axis=0), vocab
-            target, reads, top_key = k_row.to(tl.float32), 0, lo
-            while (n_cell > LANES * DEPTH // 2) & (reads < 4):
-                counts, masses, top_key = estimates(
-                    row, vocab, stride, pivots, mean + delta * std, rate, 8, 4 * BLOCK, LANES
+        if (tl.load(missed + number) == WIDE) & (by_p != (k_row < vocab)):
+            rate = rate_of(heat)
+            row, place = logits + number * row_stride, places + PLACES * number
+            t, lo, hi, unit = tl.load(place + T), tl.load(place + FROM), tl.load(place + TO), tl.load(place + UNIT)
+            half = (hi - lo) * 0.5
+            # The cut is in [a, b), where these amounts are.
+            a, b = half * 0.0 - INF, half * 0.0 + INF
+            at_a, at_b = half * 0.0 + INF, half * 0.0
+            reads, is_looking = tl.zeros([], tl.int32), hi > lo
+            while is_looking:
+                n, n_above, above, whole, top = gather_and_weigh(
+                    row, vocab, stride, lo, hi, unit, rate, held, FIX, BLOCK, LANES, DEPTH
                 )
-                found = tl.where(by_p, masses, counts.to(tl.float32))
-                if by_p & (reads == 0):
-                    target = tl.max(masses, axis=0) * p_row.to(tl.float32)
-                hi = tl.where(reads == 0, top_key + 1, hi)
-                enough = found >= target
-                lo = tl.max(tl.where(enough, pivots, lo), axis=0)
-                hi = tl.min(tl.where(enough, hi, pivots), axis=0)
-                n_cell = tl.min(tl.where(enough, counts, vocab), axis=0) - tl.max(tl.where(enough, 0, counts), axis=0)
-                pivots = tl.where(lane == 0, lo, spread_values(lo, hi, lane, 8))
                 reads += 1
-            if n_cell <= LANES * DEPTH // 2:
-                top = value_of(top_key)
-                n, n_above, from_hi, from_lo, mass = gather_and_weigh(
-                    row, vocab, stride, value_of(lo), value_of(hi), top, rate, held, FIX, BLOCK, LANES, DEPTH
-                )
-                at_hi, at_lo, exact = n_above, n_above + n, k_row
+                if by_p & (reads == 1):
+                    is_looking = is_unit(unit, top, n_above, rate, FIX)
+                at_hi, exact = n_above, k_row
+                at_lo = at_hi + n
                 if by_p:
-                    at_hi, at_lo, exact = from_hi, from_lo, needed(p_row, mass)
-                if (n >= 0) & (at_lo >= exact) & (at_hi < exact):
+                    at_hi, exact = above, needed(p_row, whole)
+                    at_lo = at_hi
+                    if n > 0:
+                        at_lo += mass_from(held, n, 1, NOTHING, unit, rate, True, FIX, SEARCH_BLOCK)
+                wanted = exact.to(tl.float32)
+                if is_looking & (n >= 0) & (at_lo >= exact) & (at_hi < exact):
+                    is_looking = False
                     if by_p:
-                        key, above, copies = search(
-                            held, n, lo, hi, at_lo, at_hi, exact, top, rate, True, FIX, SEARCH_BLOCK
+                        key, over, copies = search(
+                            held, n, keys_of(lo), keys_of(hi), at_lo, at_hi, exact, unit, rate, True, FIX, SEARCH_BLOCK
                         )
-                        ties = ties_kept(exact, above, copies, key, top_key, rate, all_ties, FIX)
+                        ties = ties_kept(exact, over, copies, key, unit, rate, all_ties, FIX)
                     else:
-                        key, above, copies = search(
-                            held, n, lo, hi, at_lo, at_hi, exact, top, rate, False, FIX, SEARCH_BLOCK
+                        key, over, copies = search(
+                            held, n, keys_of(lo), keys_of(hi), at_lo, at_hi, exact, unit, rate, False, FIX, SEARCH_BLOCK
                         )
-                        ties = tl.where(all_ties != 0, copies, exact - above)
+                        ties = tl.where(all_ties != 0, copies, exact - over)
                     bound = n * 0 + vocab
                     if ties < copies:
                         bound = nth_column(held, n, key, ties, vocab, SEARCH_BLOCK)
-                    row = row_of(logits, number, row_stride, FAST)
+                    source = row_of(logits, number, row_stride, FAST)
                     written = row_of(out, number, out_row_stride, FAST)
-                    mask_row(row, written, vocab, stride, out_stride, key, bound, 4 * BLOCK)
+                    mask_row(source, written, vocab, stride, out_stride, key, bound, 2 * BLOCK)
                     tl.store(missed + number, tl.zeros([], tl.int8))
+                elif is_looking:
+                    is_above, is_full = at_hi >= exact, n < 0
+                    a, at_a = tl.where(is_above, hi, a), tl.where(is_above, at_hi.to(tl.float32), at_a)
+                    b, at_b = tl.where(is_above, b, hi), tl.where(is_above, at_b, at_hi.to(tl.float32))
+                    if (is_full | is_above) == 0:
+                        b, at_b = lo, at_lo.to(tl.float32)
+                    slope = (at_lo - at_hi).to(tl.float32) / (hi - lo)
+                    center = tl.where(is_above, hi + (at_hi.to(tl.float32) - wanted) / slope, lo)
+                    center = tl.where(is_above, center, lo - (wanted - at_lo.to(tl.float32)) / slope)
+                    center = tl.minimum(tl.maximum(center, lo - 16.0 * half), hi + 16.0 * half)
+                    if (a > -INF) & (b < INF):
+                        center = a + (b - a) * ((at_a - wanted) / (at_a - at_b))
+                    if is_full & (is_above == 0):
+                        center, half = (lo + hi) * 0.5, half * 0.5
+                    to_the_top = is_above & (reads == 1) & (t > hi)
+                    lo, hi = tl.where(to_the_top, t, center - half), tl.where(to_the_top, INF, center + half)
+                    is_looking = (reads < READS) & (hi > lo)
             tl.debug_barrier()
 
 
@@ -146,17 +167,29 @@ def rescue_row(
     if flag != 0:
         row = logits + number * row_stride
         k_row, _, p_row, _, heat = limits_of(number, table, k, 0.0, p, 0.0, temperature)
-        rate = (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
-        t, std = tl.load(places + 4 * number), tl.load(places + 4 * number + 1)
+        rate = rate_of(heat)
+        place = places + PLACES * number
+        t, std = tl.load(place + T), tl.load(place + STD)
         top_key, n_all = survey(row, vocab, stride, False, 2 * BLOCK)
+        unit = value_of(top_key)
         all_mass, below = n_all * 0, n_all * 0
         if weighs_all(n_all, k_row, joint):
-            all_mass, below = masses_of_row(row, vocab, stride, t, value_of(top_key), rate, FIX, BLOCK)
-            below = tl.where(flag == CROWDED, 0, below)  # no kernel gathers such a row
+            n_above, above, tail, plain = masses_of_row(row, vocab, stride, t, unit, rate, FIX, BLOCK)
+            all_mass, below = above + plain, tail - plain
+            if (p_row < 1.0) & ((k_row >= vocab) | (joint != 0)):
+                enough = suffices(n_above, t == -INF, above, tail, k_row, p_row, joint, vocab, True)
+                if (flag == WIDE) | (enough == 0):
+                    # Weighed as `wide_kernel` does: a row's cut depends on nothing but the row.
+                    n_over = count_from(row, vocab, stride, keys_of(tl.load(place + TO)), False, BLOCK)
+                    if is_unit(tl.load(place + UNIT), unit, n_over, rate, FIX):
+                        unit = tl.load(place + UNIT)
+                    all_mass = mass_from(row, vocab, stride, top_key * 0 + NOTHING + 1, unit, rate, False, FIX, BLOCK)
+                    below = n_all * 0
+                    t = (tl.load(place + FROM) + tl.load(place + TO)) * 0.5
         uniform = uniform_of(seeds, number, WHAT)
         _, key, ties, copies, kept, mass = decide(
             row, vocab, stride, vocab, n_all, n_all >= 0, top_key * 0 + NOTHING + 1, all_mass, below, top_key,
-            k_row, p_row, joint, all_ties, uniform, width, rate, t, std, held,
+            k_row, p_row, joint, all_ties, uniform, width, unit, rate, t, std, held,
             HAS_P, WHAT, False, FIX, BLOCK, SEARCH_BLOCK, LANES, DEPTH,
         )  # fmt: skip
         bound = top_key * 0 + vocab
@@ -170,7 +203,7 @@ def rescue_row(
             list_kept(target, row, vocab, stride, key, bound, width, counter, False, BLOCK)
             tl.store(count_ptr + number, kept.to(tl.int32))
             tl.store(mass_ptr + number, mass)
-            tl.store(top_ptr + number, value_of(top_key))
+            tl.store(top_ptr + number, unit)
         else:
             tl.store(target, tl.where(key > NOTHING, bound, -1).to(tl.int64))
         tl.debug_barrier()
@@ -216,7 +249,7 @@ def truncation_kernel(
     logits, row_stride, stride, batch, vocab,
     table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, least_delta: tl.float64, margin: tl.float64,
     moments_ptr, threshold_ptr, kept_ptr, mass_ptr, joint, paper,
-    FIX: tl.constexpr, BLOCK: tl.constexpr,
+    FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Where the threshold of a row lies and what it leaves. Grid: rows. Entries a row: V read three times.
 
@@ -226,8 +259,9 @@ def truncation_kernel(
     number = index.to(tl.int64)
     row = logits + number * row_stride
     k_row, delta_row, p_row, quantile_row, heat = limits_of(number, table, k, delta_k, p, quantile_p, 1.0)
-    mean, std, delta, t = place_threshold(
-        row, vocab, stride, k_row, delta_row, p_row, quantile_row, heat, least_delta, margin, joint, paper, False
+    _, mean, std = moments(load_sample(row, vocab, stride), LANES)
+    delta, t = gaussian_threshold(
+        mean, std, vocab, delta_row, p_row, quantile_row, heat, least_delta, margin, joint, paper, False
     )
     lanes = tl.full([BLOCK], NOTHING, tl.int32)
     kept = tl.zeros([BLOCK], tl.int32)

@@ -12,26 +12,31 @@ Read `parts.py` first (keys, weights, the sample, gathering), then `searches.py`
 import triton
 import triton.language as tl
 
-from . import threshold as thresholds
 from .decisions import LIST, MASK, TOKEN, decide, suffices, weighs_all
 from .outputs import fill, join, list_kept, scatter
-from .parts import INF, LOG2_E, NOTHING, gather, keys_of, mass_from, value_of
+from .parts import INF, NOTHING, gather, keys_of, mass_from, value_of
 from .rows import (
     COUNTER_STRIDE,
-    CROWDED,
-    MISSED,
+    FROM,
+    FULL,
     NUMBERS,
+    PLACES,
     POINTERS,
+    STD,
+    TO,
+    UNIT,
+    WIDE,
+    T,
     limits_of,
-    place_threshold,
+    rate_at,
     rate_of,
     row_of,
     scaled,
     uniform_of,
 )
+from .samples import MARGIN, agree, gaussian_threshold, load_sample, moments, window
 from .searches import MOST_HELD, nth_column
 
-MARGIN = tl.constexpr(thresholds.MARGIN)
 # Entries written at once by a fill. Another shape than all others has, for Triton gives equal shapes equal layouts.
 FILLED = tl.constexpr(16_384)
 
@@ -40,27 +45,36 @@ FILLED = tl.constexpr(16_384)
 def place_kernel(
     logits, row_stride, stride, vocab,
     table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, temperature: tl.float64,
-    least_delta: tl.float64, crowded: tl.float64, joint, places, missed, WHAT: tl.constexpr, FAST: tl.constexpr,
+    least_delta: tl.float64, most: tl.float32, bits: tl.float32, joint, places, missed,
+    WHAT: tl.constexpr, WINDOW: tl.constexpr, FAST: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Where the threshold of each row lies, from its sample. Grid: rows. Reads 8,192 entries.
 
-    Writes t, the standard deviation, the mean and delta (places [B, 4] fp32), and CROWDED where a Gaussian row would
-    leave so many candidates that they are not gathered.
+    Writes places [B, PLACES] (`rows.py`; the last three with WINDOW, UNIT `bits` above the sample's largest entry), and
+    WIDE where more of the sample than `most` entries would be gathered, and the cut lies among them.
     """
     if FAST:
         stride = 1
     number = tl.program_id(0).to(tl.int64)
     k_row, delta_row, p_row, quantile_row, heat = limits_of(number, table, k, delta_k, p, quantile_p, temperature)
-    mean, std, delta, t = place_threshold(
-        logits + number * row_stride, vocab, stride, k_row, delta_row, p_row, quantile_row, heat, least_delta, MARGIN,
-        joint, 0, WHAT == TOKEN,
-    )  # fmt: skip
-    is_crowded = (t > -INF) & (t.to(tl.float64) < mean + crowded * std)
-    tl.store(places + 4 * number, t)
-    tl.store(places + 4 * number + 1, std.to(tl.float32))
-    tl.store(places + 4 * number + 2, mean.to(tl.float32))
-    tl.store(places + 4 * number + 3, delta.to(tl.float32))
-    tl.store(missed + number, tl.where(is_crowded, CROWDED, 0).to(tl.int8))
+    rate = rate_of(heat)
+    sample = load_sample(logits + number * row_stride, vocab, stride)
+    top, mean, std = moments(sample, LANES)
+    delta, t = gaussian_threshold(
+        mean, std, vocab, delta_row, p_row, quantile_row, heat, least_delta, MARGIN, joint, 0, WHAT == TOKEN
+    )
+    t, is_wide = agree(sample, top, t, k_row, p_row, joint, rate, vocab, most)
+    place = places + PLACES * number
+    tl.store(place + T, t)
+    tl.store(place + STD, std.to(tl.float32))
+    if WINDOW:
+        lo, hi = t - 0.125 * std.to(tl.float32), t  # should the cut not be above t, it is not far below
+        if is_wide:
+            lo, hi = window(sample, top, mean, std, delta, k_row, p_row, rate, vocab)
+        tl.store(place + FROM, lo)
+        tl.store(place + TO, hi)
+        tl.store(place + UNIT, top + bits / rate)
+    tl.store(missed + number, tl.where(is_wide, WIDE, 0).to(tl.int8))
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=POINTERS)
@@ -86,8 +100,8 @@ def gather_kernel(
     if tl.load(missed + number) == 0:
         begin = (program % n_slices) * slice_size
         end = tl.minimum(begin + slice_size, vocab)
-        rate = rate_of(number, table, temperature)
-        lowest = tl.maximum(keys_of(tl.load(places + 4 * number)), NOTHING + 1)
+        rate = rate_at(number, table, temperature)
+        lowest = tl.maximum(keys_of(tl.load(places + PLACES * number + T)), NOTHING + 1)
         if FILL:
             fill(row_of(out, number, out_row_stride, FAST), begin, end, out_stride, FAST, FILLED)
         n, top, tail = gather(
@@ -110,7 +124,7 @@ def conclude(
 ):  # fmt: skip
     """Decide a row among its n candidates, and write what it gives; whether they suffice."""
     k_row, _, p_row, _, heat = limits_of(number, table, k, 0.0, p, 0.0, temperature)
-    rate = (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
+    rate = rate_of(heat)
     lowest, top_key = tl.maximum(keys_of(t), NOTHING + 1), keys_of(top)
     n_all, complete = n.to(tl.int64), t == -INF
     below, all_mass = n_all * 0, n_all * 0
@@ -125,7 +139,7 @@ def conclude(
             fill(target, 0, vocab, out_stride, FAST, FILLED)
     decided, key, ties, copies, kept, mass = decide(
         held, n, 1, vocab, n_all, complete, lowest, all_mass, below, top_key,
-        k_row, p_row, joint, all_ties, uniform_of(seeds, number, WHAT), width, rate, t, 0.0, held,
+        k_row, p_row, joint, all_ties, uniform_of(seeds, number, WHAT), width, top, rate, t, 0.0, held,
         HAS_P, WHAT, True, FIX, SEARCH_BLOCK, SEARCH_BLOCK, 1, 1,
     )  # fmt: skip
     if decided:
@@ -139,7 +153,7 @@ def conclude(
             list_kept(target, held, n, 1, key, bound, width, counters + program * COUNTER_STRIDE, True, SEARCH_BLOCK)
             tl.store(count_ptr + number, kept.to(tl.int32))
             tl.store(mass_ptr + number, mass)
-            tl.store(top_ptr + number, value_of(top_key))
+            tl.store(top_ptr + number, top)
         else:
             tl.store(target, tl.where(key > NOTHING, bound, -1).to(tl.int64))
     return decided
@@ -168,14 +182,14 @@ def hit_kernel(
     for index in range(program, batch, tl.num_programs(0)):
         number = tl.cast(index, tl.int64)
         if tl.load(missed + number) == 0:
-            rate = rate_of(number, table, temperature)
-            t = tl.load(places + 4 * number)
+            rate = rate_at(number, table, temperature)
+            t = tl.load(places + PLACES * number + T)
             lowest = tl.maximum(keys_of(t), NOTHING + 1)
             n, top, tail = gather(
                 logits + number * row_stride, 0, vocab, stride, value_of(lowest), float("nan"), rate, held,
                 TAIL, FIX, BLOCK, LANES, DEPTH,
             )  # fmt: skip
-            decided = False
+            flag = n * 0 + FULL
             if n >= 0:
                 decided = conclude(
                     held, n, top, tail, t, number, program,
@@ -183,7 +197,8 @@ def hit_kernel(
                     count_ptr, mass_ptr, top_ptr, counters,
                     HAS_P, TAIL, WHAT, WHAT == MASK, FAST, FIX, SEARCH_BLOCK,
                 )  # fmt: skip
-            tl.store(missed + number, tl.where(decided, 0, MISSED).to(tl.int8))
+                flag = tl.where(decided, 0, WIDE)
+            tl.store(missed + number, flag.to(tl.int8))
             tl.debug_barrier()
 
 
@@ -204,7 +219,6 @@ def decide_kernel(
         vocab, out_stride = vocab // 16 * 16, 1  # tells the compiler what it can divide by
     program = tl.program_id(0)
     number = first + program.to(tl.int64)
-    decided = False
     if tl.load(missed + number) == 0:
         held = scratch + program.to(tl.int64) * n_slices * CAPACITY
         piece = tl.arange(0, SLICES)
@@ -215,13 +229,15 @@ def decide_kernel(
         n, tail = tl.sum(n_of, axis=0), tl.zeros([], tl.int64)
         if TAIL:
             tail = tl.sum(tl.load(tails + piece, mask=there, other=0), axis=0)
+        flag = n * 0 + FULL
         if (tl.min(n_of, axis=0) >= 0) & (n <= MOST_HELD):
             if SLICES > 1:
                 join(held, counts + program * n_slices, n_slices, n, SLICES, CAPACITY, SEARCH_BLOCK)
             decided = conclude(
-                held, n, top, tail, tl.load(places + 4 * number), number, program,
+                held, n, top, tail, tl.load(places + PLACES * number + T), number, program,
                 out, out_row_stride, out_stride, vocab, table, k, p, temperature, joint, all_ties, seeds, width,
                 count_ptr, mass_ptr, top_ptr, counters,
                 HAS_P, TAIL, WHAT, FILL, FAST, FIX, SEARCH_BLOCK,
             )  # fmt: skip
-        tl.store(missed + number, tl.where(decided, 0, MISSED).to(tl.int8))
+            flag = tl.where(decided, 0, WIDE)
+        tl.store(missed + number, flag.to(tl.int8))

@@ -7,6 +7,7 @@ the caller's stream.
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 from torch import Tensor
@@ -14,12 +15,10 @@ from torch import Tensor
 from .. import backend as backends
 from . import configs, decisions, fallbacks, kernels, reference
 from .checks import Limits
-from .rows import COUNTER_STRIDE
-from .threshold import CANDIDATE_BUFFER, TruncationStats, is_hit, least_delta, quantile
+from .rows import COUNTER_STRIDE, PLACES
+from .threshold import CANDIDATE_BUFFER, WHOLE_ROW, TruncationStats, is_hit, least_delta, quantile
 
 MASK, LIST, TOKEN = (what.value for what in (decisions.MASK, decisions.LIST, decisions.TOKEN))
-# Expected candidates, as a share of `CANDIDATE_BUFFER`, from which on what lies above t is not gathered.
-CROWDED = 0.4
 # 1 / T is still a normal fp32 number. A higher T counts as this one: logits less than 1e30 apart weigh the same.
 HOTTEST = 1e37
 
@@ -107,9 +106,10 @@ class Call:
         name = configs.line_name(self.vocab, limits, weighs)
         self.line = configs.table_for(card(self.device))[name]
         self.is_split = self.batch <= configs.few_rows_for(card(self.device)) * self.cores
-        # With few candidates no row is crowded.
-        self.may_be_crowded = name == "many candidates"
-        self.places = torch.empty(self.batch, 4, dtype=torch.float32, device=self.device)
+        # A cut within few candidates is never too deep for them.
+        self.has_window = name == "many candidates"
+        self.most = configs.MOST_MANY if self.has_window else configs.MOST_FEW
+        self.places = torch.empty(self.batch, PLACES.value, dtype=torch.float32, device=self.device)
         self.missed = torch.empty(self.batch, dtype=torch.int8, device=self.device)
         self.cut = configs.cut_of(self.batch, self.vocab, self.line.few, self.cores)
         self.held, self.counters = self.scratch()
@@ -130,7 +130,7 @@ class Call:
     def run(self) -> None:
         self.place()
         self.split() if self.is_split else self.whole()
-        if self.what == MASK and self.may_be_crowded:
+        if self.what == MASK and self.has_window:
             self.wide()
         self.rescue()
 
@@ -142,12 +142,15 @@ class Call:
             self.table,
             *self.numbers,
             least_delta(self.vocab),
-            quantile(max(0.0, 1 - CROWDED * CANDIDATE_BUFFER / self.vocab)),
+            self.most * min(self.vocab, WHOLE_ROW) / self.vocab,
+            unit_bits(self.vocab),
             self.joint,
             self.places,
             self.missed,
             WHAT=self.what,
+            WINDOW=self.has_window,
             FAST=self.logits.stride(1) == 1,
+            LANES=32 * configs.PLACE_WARPS,
             num_warps=configs.PLACE_WARPS,
             maxnreg=configs.PLACE_REGISTERS,
         )
@@ -288,6 +291,7 @@ def truncate(logits: Tensor, limits: Limits, margin: float, rule: str) -> Trunca
                 int(rule == "paper"),
                 FIX=reference.fixed_point(vocab),
                 BLOCK=configs.RESCUE.block,
+                LANES=configs.RESCUE.lanes,
                 num_warps=configs.RESCUE.warps,
             )
     mean, std, delta = moments.float().unbind(0)
@@ -324,6 +328,15 @@ def limits_for_kernels(
     delta_k = torch.special.ndtri(1 - k / vocab).where(k < vocab, -float("inf"))
     quantile_p = torch.special.ndtri(p)
     return torch.stack([k, delta_k, p, quantile_p, heat], dim=1), (vocab, 0.0, 1.0, 0.0, 1.0)
+
+
+@functools.lru_cache(maxsize=4096)
+def unit_bits(vocab: int) -> float:
+    """How far above the largest entry of its sample the unit of a row's masses may lie, as a power of two.
+
+    So far that what rounding down V weights loses is still below 2**-22 of the mass.
+    """
+    return math.log2(reference.fixed_point(vocab)) - 22 - math.log2(vocab)
 
 
 @functools.cache

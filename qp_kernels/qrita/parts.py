@@ -12,8 +12,6 @@ import os
 import triton
 import triton.language as tl
 
-from . import threshold as thresholds
-
 # Key of -inf, given to NaN as well: never eligible. The key above every other one.
 NOTHING = tl.constexpr(-(2**31) + 0x7FFFFF)
 BEYOND = tl.constexpr(2**31 - 1)
@@ -23,15 +21,29 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 # A candidate that is none: -inf in the last column there can be.
 EMPTY = tl.constexpr((-(2**23) << 32) | 0x7FFFFFFF)
 LOG2_E = tl.constexpr(1.4426950408889634)
-# The fixed sample: the whole row up to SAMPLE entries, else RUNS runs of RUN neighbours.
-SAMPLE, RUNS, RUN = tl.constexpr(thresholds.WHOLE_ROW), tl.constexpr(thresholds.RUNS), tl.constexpr(thresholds.RUN)
-SAMPLE_BITS = tl.constexpr(thresholds.SAMPLE_BITS)
 
 
 @triton.jit
-def load(row, columns, vocab, stride):
-    """Entries of a row as fp32; what is beyond it becomes -inf."""
-    return tl.load(row + columns.to(tl.int64) * stride, mask=columns < vocab, other=-INF).to(tl.float32)
+def load(row, start, lane, end, stride):
+    """Entries start + lane of a row as fp32; those from `end` on become -inf."""
+    place = row + tl.cast(start, tl.int64) * stride
+    return tl.load(place + lane.to(tl.int64) * stride, mask=lane < end - start, other=-INF).to(tl.float32)
+
+
+@triton.jit
+def load_whole(row, start, lane, there, stride):
+    """The same of a block within the row; of none, whatever it was, unless it is `there`.
+
+    One predicate is for all, and one address.
+    """
+    place = row + tl.cast(start, tl.int64) * stride
+    return tl.load(place + lane.to(tl.int64) * stride, mask=there).to(tl.float32)
+
+
+@triton.jit
+def without_nan(values):
+    """Values with -inf for NaN."""
+    return tl.maximum(values, -INF)
 
 
 @triton.jit
@@ -42,15 +54,14 @@ def entries(source, start, n, stride, HELD: tl.constexpr, BLOCK: tl.constexpr):
         packed = tl.load(source + columns, mask=columns < n, other=EMPTY)
         values, columns = (packed >> 32).to(tl.int32).to(tl.float32, bitcast=True), packed.to(tl.int32)
     else:
-        values = load(source, columns, n, stride)
-        values = tl.where(values == values, values, -INF)
+        values = without_nan(load(source, start, tl.arange(0, BLOCK), n, stride))
     return values, columns
 
 
 @triton.jit
 def pack(values, columns):
     """A candidate in scratch memory: the bits of its fp32 value, and its column."""
-    return (values.to(tl.int32, bitcast=True).to(tl.int64) << 32) | columns.to(tl.int64)
+    return (values.to(tl.int32, bitcast=True).to(tl.int64) << 32) | columns.to(tl.uint32).to(tl.int64)
 
 
 @triton.jit
@@ -68,97 +79,20 @@ def value_of(key):
 
 
 @triton.jit
+def exp2(x):
+    """2**x as fp32, 0 below 2**-126: a weight that small is none."""
+    if INTERPRETED:
+        x = tl.exp2(x)
+    else:
+        x = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    return x
+
+
+@triton.jit
 def weights(values, top, rate, FIX: tl.constexpr):
     """2**((value - top) rate) as int64 multiples of 1 / FIX; the top itself weighs FIX, also where it is inf."""
-    share = tl.where(values == top, 1.0, tl.exp2((values - top) * rate))
+    share = tl.where(values == top, 1.0, exp2((values - top) * rate))
     return (share * FIX).to(tl.int64)
-
-
-@triton.jit
-def power_of_two(exponent):
-    """2**exponent as fp32, for -126 <= exponent <= 127."""
-    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def load_sample(row, vocab, stride):
-    """The row's fixed sample, and which of its entries are there and finite."""
-    run, step = tl.arange(0, RUNS)[:, None], tl.where(vocab <= SAMPLE, RUN, vocab // RUNS)
-    columns = run * step + tl.arange(0, RUN)[None, :]
-    values = tl.load(row + columns.to(tl.int64) * stride, mask=columns < vocab, other=INF).to(tl.float32)
-    values = tl.reshape(values, [SAMPLE])
-    finite = tl.abs(values) < INF
-    return tl.where(finite, values, 0.0), finite
-
-
-@triton.jit
-def fixed_point_of(values, shift):
-    """Values times 2**shift, rounded to int32, for |values| 2**shift < 2**31; the shift is from -149 to 149."""
-    first = tl.minimum(tl.maximum(shift, -100), 100)
-    return tl.floor(values * power_of_two(first) * power_of_two(shift - first) + 0.5).to(tl.int32)
-
-
-@triton.jit
-def merge_largest(a, b, a2, b2):
-    return tl.maximum(a, a2), tl.maximum(b, b2)
-
-
-@triton.jit
-def two_largest(a, b):
-    """The maxima of two tensors, in one reduction."""
-    if INTERPRETED:
-        a, b = tl.max(a, axis=0), tl.max(b, axis=0)
-    else:
-        a, b = tl.reduce((a, b), 0, merge_largest)
-    return a, b
-
-
-@triton.jit
-def merge_sums(a, b, c, a2, b2, c2):
-    return a + a2, b + b2, c + c2
-
-
-@triton.jit
-def three_sums(a, b, c):
-    """The sums of three tensors, in one reduction."""
-    if INTERPRETED:
-        a, b, c = tl.sum(a, axis=0), tl.sum(b, axis=0), tl.sum(c, axis=0)
-    else:
-        a, b, c = tl.reduce((a, b, c), 0, merge_sums)
-    return a, b, c
-
-
-@triton.jit
-def sample_moments(row, vocab, stride):
-    """Mean and standard deviation (fp64) of the finite entries of the row's fixed sample; NaN where there is none.
-
-    Entries become integers relative to the largest magnitude, whose exact sums have no order. Reads at most 8,192
-    entries once.
-    """
-    values, finite = load_sample(row, vocab, stride)
-    magnitude, top = two_largest(tl.abs(values), tl.where(finite, values, -INF))
-    shift = SAMPLE_BITS - 1 - ((magnitude.to(tl.int32, bitcast=True) >> 23) - 127)
-    highest = fixed_point_of(tl.where(top > -INF, top, 0.0), shift)
-    gap = tl.where(finite, fixed_point_of(values, shift) - highest, 0)
-    wide = gap.to(tl.int64)
-    count, total, square = three_sums(finite.to(tl.int32), wide, wide * wide)
-    number, total, square = tl.maximum(count, 1).to(tl.float64), total.to(tl.float64), square.to(tl.float64)
-    unit = ((1023 - shift).to(tl.int64) << 52).to(tl.float64, bitcast=True)  # 2**-shift
-    mean = (highest.to(tl.float64) + total / number) * unit
-    variance = (square - total * total / number) / number
-    std = tl.sqrt(tl.where(variance > 0, variance, 0.0)) * unit
-    return tl.where(count > 0, mean, float("nan")), tl.where(count > 0, std, float("nan"))
-
-
-@triton.jit
-def threshold(mean, std, delta, margin, paper):
-    """t of a row as fp32: -inf for a constant row, one without finite entries, and where delta is -inf."""
-    sign = tl.where(delta > 0, 1.0, tl.where(delta < 0, -1.0, 0.0))
-    value = mean + delta * (1.0 - margin * sign) * std
-    if paper:
-        value = mean + delta * std
-        value = value - margin * tl.abs(value)
-    return tl.where((std > 0) & (delta > -INF), value, -INF).to(tl.float32)
 
 
 @triton.jit
@@ -229,23 +163,33 @@ def gather(
     Returns how many there are, -1 where a queue was too short; the largest value of all columns; and (TAIL) the mass of
     the entries below lo, in units of the weight of lo.
     """
-    lengths = tl.zeros([1, LANES], tl.int32)
+    ends = tl.arange(0, LANES)[None, :]
     masses = tl.zeros([BLOCK], tl.int64)
     tops = tl.full([BLOCK], -INF, tl.float32)
     lane = tl.arange(0, BLOCK)
+    rest = begin + (end - begin) // (2 * BLOCK) * (2 * BLOCK)
     # Two loop variables in turn: to hand one on to the other would wait for what is still on its way.
-    even, odd = load(row, begin + lane, end, stride), load(row, begin + BLOCK + lane, end, stride)
-    for start in range(begin, end, 2 * BLOCK):
-        lengths = queue(even, start, lo, hi, held, lengths, BLOCK, LANES, DEPTH)
-        tops = tl.where(even > tops, even, tops)
+    even = load_whole(row, begin, lane, begin < rest, stride)
+    odd = load_whole(row, begin + BLOCK, lane, begin < rest, stride)
+    for start in range(rest, end, BLOCK):
+        values = load(row, start, lane, end, stride)
+        ends = queue(values, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
+        tops = tl.maximum(tops, values)
         if TAIL:
-            masses += tl.where(even < lo, weights(tl.minimum(even, lo), lo, rate, FIX), 0)
-        even = load(row, start + 2 * BLOCK + lane, end, stride)
-        lengths = queue(odd, start + BLOCK, lo, hi, held, lengths, BLOCK, LANES, DEPTH)
-        tops = tl.where(odd > tops, odd, tops)
+            masses += weights_below(values, lo, rate, FIX)
+    for start in range(begin, rest, 2 * BLOCK):
+        is_next = start + 2 * BLOCK < rest
+        ends = queue(even, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
+        tops = tl.maximum(tops, even)
         if TAIL:
-            masses += tl.where(odd < lo, weights(tl.minimum(odd, lo), lo, rate, FIX), 0)
-        odd = load(row, start + 3 * BLOCK + lane, end, stride)
+            masses += weights_below(even, lo, rate, FIX)
+        even = load_whole(row, start + 2 * BLOCK, lane, is_next, stride)
+        ends = queue(odd, start + BLOCK, lo, hi, held, ends, BLOCK, LANES, DEPTH)
+        tops = tl.maximum(tops, odd)
+        if TAIL:
+            masses += weights_below(odd, lo, rate, FIX)
+        odd = load_whole(row, start + 3 * BLOCK, lane, is_next, stride)
+    lengths = ends // LANES
     n, longest, top = tl.sum(lengths), tl.max(lengths), tl.max(tops, axis=0)
     if longest <= DEPTH:
         close_up(held, lengths, LANES, DEPTH)
@@ -253,70 +197,79 @@ def gather(
 
 
 @triton.jit
-def estimates(
-    row, vocab, stride, pivots, reference, rate, P: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr
-):  # fmt: skip
-    """How many entries are at or above each pivot [P], int32; about how much they weigh (fp32); and the largest key.
-
-    Reads the row once. A lane keeps sums of its own, in fp32 and in units of the weight of the reference: good enough
-    to choose where to look, and cheap.
-    """
-    counts, masses = tl.zeros([P, LANES], tl.int32), tl.zeros([P, LANES], tl.float32)
-    tops = tl.full([LANES], NOTHING, tl.int32)
-    for start in range(0, vocab, BLOCK):
-        for part in tl.static_range(BLOCK // LANES):
-            values = load(row, start + part * LANES + tl.arange(0, LANES), vocab, stride)
-            keys = keys_of(tl.where(values == values, values, -INF))
-            tops = tl.maximum(tops, keys)
-            weight = tl.exp2(tl.minimum((values - reference) * rate, 100.0))
-            above = keys[None, :] >= pivots[:, None]
-            counts += above.to(tl.int32)
-            masses += tl.where(above, weight[None, :], 0.0)
-    return tl.sum(counts, axis=1), tl.sum(masses, axis=1), tl.max(tops, axis=0)
+def weights_below(values, lo, rate, FIX: tl.constexpr):
+    """The weights of values below lo, in units of its own; 0 for the others."""
+    return tl.where(values < lo, weights(tl.minimum(values, lo), lo, rate, FIX), 0)
 
 
 @triton.jit
 def gather_and_weigh(
-    row, vocab, stride, lo, hi, top, rate, held,
+    row, vocab, stride, lo, hi, unit, rate, held,
     FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """As `gather` on a whole row, with the counts and masses (int64) from hi on and from lo on, and the row's mass."""
-    lengths = tl.zeros([1, LANES], tl.int32)
-    n_above = tl.zeros([BLOCK], tl.int32)
-    whole, from_lo, from_hi = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
-    ahead = load(row, tl.arange(0, BLOCK), vocab, stride)
-    for start in range(0, vocab, BLOCK):
-        values = ahead
-        ahead = load(row, start + BLOCK + tl.arange(0, BLOCK), vocab, stride)
-        lengths = queue(values, start, lo, hi, held, lengths, BLOCK, LANES, DEPTH)
-        n_above += (values >= hi).to(tl.int32)
-        weight = tl.where(values > -INF, weights(values, top, rate, FIX), 0)
-        whole += weight
-        from_lo += tl.where(values >= lo, weight, 0)
-        from_hi += tl.where(values >= hi, weight, 0)
+    """As `gather` on a whole row; and how many entries are at or above hi, their mass, and the row's, int64 each.
+
+    Returns how many are in [lo, hi), -1 where they do not fit; number and mass from hi on; the row's mass and maximum.
+    """
+    ends, n_above = tl.arange(0, LANES)[None, :], tl.zeros([1, LANES], tl.int32)
+    whole, above = tl.zeros([1, LANES], tl.int64), tl.zeros([1, LANES], tl.int64)
+    tops = tl.full([BLOCK], -INF, tl.float32)
+    lane = tl.arange(0, BLOCK)
+    rest = vocab // (2 * BLOCK) * (2 * BLOCK)
+    even, odd = load_whole(row, 0, lane, rest > 0, stride), load_whole(row, BLOCK, lane, rest > 0, stride)
+    for start in range(rest, vocab, BLOCK):
+        values = without_nan(load(row, start, lane, vocab, stride))
+        ends = queue(values, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
+        n_above, whole, above = weigh(values, hi, unit, rate, n_above, whole, above, FIX, BLOCK, LANES)
+        tops = tl.maximum(tops, values)
+    for start in range(0, rest, 2 * BLOCK):
+        is_next = start + 2 * BLOCK < rest
+        even = without_nan(even)
+        ends = queue(even, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
+        n_above, whole, above = weigh(even, hi, unit, rate, n_above, whole, above, FIX, BLOCK, LANES)
+        tops = tl.maximum(tops, even)
+        even = load_whole(row, start + 2 * BLOCK, lane, is_next, stride)
+        odd = without_nan(odd)
+        ends = queue(odd, start + BLOCK, lo, hi, held, ends, BLOCK, LANES, DEPTH)
+        n_above, whole, above = weigh(odd, hi, unit, rate, n_above, whole, above, FIX, BLOCK, LANES)
+        tops = tl.maximum(tops, odd)
+        odd = load_whole(row, start + 3 * BLOCK, lane, is_next, stride)
+    lengths = ends // LANES
     n, longest = tl.sum(lengths), tl.max(lengths)
     if longest <= DEPTH:
         close_up(held, lengths, LANES, DEPTH)
-    n_above = tl.sum(n_above, axis=0).to(tl.int64)
     n = tl.where(longest <= DEPTH, n, -1)
-    return n, n_above, tl.sum(from_hi, axis=0), tl.sum(from_lo, axis=0), tl.sum(whole, axis=0)
+    return n, tl.sum(n_above).to(tl.int64), tl.sum(above), tl.sum(whole), tl.max(tops, axis=0)
+
+
+@triton.jit
+def weigh(values, hi, unit, rate, n_above, whole, above, FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):
+    """Add a block to the lanes' sums: entries at or above hi, the mass of all, and the mass at or above hi.
+
+    The unit is finite, so that no weight needs a look at whether its value is the unit.
+    """
+    weight = (exp2((values - unit) * rate) * FIX).to(tl.int64)
+    is_above = tl.reshape(values >= hi, [BLOCK // LANES, LANES])
+    weight = tl.reshape(weight, [BLOCK // LANES, LANES])
+    n_above += tl.sum(is_above.to(tl.int32), axis=0, keep_dims=True)
+    whole += tl.sum(weight, axis=0, keep_dims=True)
+    return n_above, whole, above + tl.sum(tl.where(is_above, weight, 0), axis=0, keep_dims=True)
 
 
 @triton.jit
 def queue(
-    values, start, lo, hi, held, lengths, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr
+    values, start, lo, hi, held, ends, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr
 ):  # fmt: skip
-    """Append the values in [lo, hi) of a block to the queues of their lanes; the queues' lengths after it.
+    """Append the values in [lo, hi) of a block to the queues of their lanes; where the queues end after it.
 
     The i-th entry of lane l goes to place i * LANES + l; what is beyond DEPTH is counted and lost.
     """
     found = (values >= lo) & ~(values >= hi)
-    ones = tl.reshape(found.to(tl.int32), [BLOCK // LANES, LANES])
-    i = lengths + tl.cumsum(ones, axis=0) - ones
-    place = tl.reshape(i * LANES + tl.arange(0, LANES)[None, :], [BLOCK])
+    steps = tl.reshape(tl.where(found, LANES, 0), [BLOCK // LANES, LANES])
+    place = tl.reshape(ends + (tl.cumsum(steps, axis=0) - steps), [BLOCK])
     columns = start + tl.arange(0, BLOCK)
     tl.store(held + place, pack(values, columns), mask=found & (place < DEPTH * LANES))
-    return lengths + tl.sum(ones, axis=0, keep_dims=True)
+    return ends + tl.sum(steps, axis=0, keep_dims=True)
 
 
 @triton.jit

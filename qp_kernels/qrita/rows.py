@@ -1,18 +1,20 @@
-"""What every Qrita kernel begins with: where its row lies, its limits, and its threshold."""
+"""What every Qrita kernel begins with: where its row lies, its limits, and what `place_kernel` has found."""
 
 import triton
 import triton.language as tl
 
-from . import threshold as thresholds
 from .decisions import TOKEN
-from .parts import INF, LOG2_E, sample_moments, threshold
+from .parts import LOG2_E
 
-# Nothing is truncated in smaller vocabularies.
-SMALL_VOCABULARY = tl.constexpr(thresholds.SMALL_VOCABULARY)
+# Of each row `place_kernel` writes PLACES numbers (fp32): its threshold t, its standard deviation, a window around its
+# cut (from, to), and the value that masses are in units of where the cut lies there.
+T, STD, FROM, TO, UNIT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3), tl.constexpr(4)
+PLACES = tl.constexpr(8)
 # Each counter has 128 bytes of memory for itself: neighbours would wait for each other.
 COUNTER_STRIDE = tl.constexpr(32)
-# Flags of rows that are not decided yet: all others are 0.
-MISSED, CROWDED = tl.constexpr(1), tl.constexpr(2)
+# Flags of rows that are not decided yet, all others are 0: there was no room for what is above t; or the cut is not
+# there, or too much is.
+FULL, WIDE = tl.constexpr(1), tl.constexpr(2)
 # No kernel of its own is compiled for a value or an alignment of these: where it pays there is FAST.
 NUMBERS = ["row_stride", "stride", "out_row_stride", "out_stride", "batch", "vocab", "first", "slice_size", "n_slices"]
 NUMBERS += ["k", "joint", "all_ties", "width"]
@@ -41,32 +43,18 @@ def limits_of(row, table, k, delta_k, p, quantile_p, temperature):
 
 
 @triton.jit
-def rate_of(row, table, temperature):
-    """log2(e) / T of a row, as fp32."""
-    heat = tl.full([], temperature, tl.float64)
-    if table is not None:
-        heat = tl.load(table + row * 5 + 4)
-    return (tl.full([], LOG2_E, tl.float64) / heat).to(tl.float32)
+def rate_of(temperature):
+    """log2(e) / T as fp32."""
+    return (tl.full([], LOG2_E, tl.float64) / temperature).to(tl.float32)
 
 
 @triton.jit
-def place_threshold(
-    row, vocab, stride, k, delta_k, p, quantile_p, temperature, least_delta, margin,
-    joint, paper, TOKEN_ONLY: tl.constexpr,
-):  # fmt: skip
-    """Mean, std, delta (fp64) and t (fp32) of a row."""
-    mean, std = sample_moments(row, vocab, stride)
-    floor_p = tl.full([], least_delta, tl.float64)
-    delta_p = std / temperature - quantile_p
-    delta_p = tl.where(delta_p > floor_p, floor_p, delta_p)  # without a finite entry NaN
-    delta_p = tl.where(p < 1.0, delta_p, -INF)
-    delta = tl.where(delta_k > -INF, delta_k, delta_p)
-    if joint:
-        delta = tl.where(delta_k > delta_p, delta_k, delta_p)
-    if TOKEN_ONLY:  # nothing is cut, but a draw seldom looks beyond the head
-        delta = tl.where(delta > -INF, delta, floor_p)
-    value = threshold(mean, std, delta, tl.full([], margin, tl.float64), paper)
-    return mean, std, delta, tl.where(vocab <= SMALL_VOCABULARY, -INF, value)
+def rate_at(row, table, temperature):
+    """The same for a row."""
+    heat = tl.full([], temperature, tl.float64)
+    if table is not None:
+        heat = tl.load(table + row * 5 + 4)
+    return rate_of(heat)
 
 
 @triton.jit
@@ -76,6 +64,12 @@ def uniform_of(seeds, row, WHAT: tl.constexpr):
     if WHAT == TOKEN:
         uniform = tl.rand(tl.load(seeds + row), tl.program_id(0) * 0)
     return uniform
+
+
+@triton.jit
+def is_unit(unit, top, n_above, rate, FIX: tl.constexpr):
+    """Whether int64 can hold the masses of a row in units of the weight of `unit`, with n_above entries above TO."""
+    return tl.exp2((top - unit) * rate) * (n_above + 1).to(tl.float32) * FIX < 2.0**62
 
 
 @triton.jit

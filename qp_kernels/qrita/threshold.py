@@ -26,9 +26,11 @@ CANDIDATE_BUFFER = 16_384
 SMALL_VOCABULARY = 512
 # Top-p looks at this many entries at least: beyond sigma = sqrt(2 ln V) the mass sits in outliers.
 NUCLEUS_CANDIDATES = 256
+# Where a cut lies too deep, the kernels look at about this many entries around it.
+WINDOW = 4_000
 WHOLE_ROW, RUNS, RUN = 8_192, 64, 128
-# Magnitude of the sample's fixed-point values: 2**13 squares of differences below 2**24 stay below 2**62.
-SAMPLE_BITS = 23
+# Magnitude of the sample's fixed-point values: 2**13 squares of differences below 2**23 stay below 2**60.
+SAMPLE_BITS = 22
 
 
 class TruncationStats(NamedTuple):
@@ -94,7 +96,7 @@ def sample_columns(logits: Tensor) -> Tensor:
 def finite_moments(values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (ddof 0) of the finite entries of each row [B, N], float64; NaN for none.
 
-    Entries become integers relative to the largest magnitude, 2**23 (less for N > 8,192): exact sums have no order, so
+    Entries become integers relative to the largest magnitude, 2**22 (less for N > 8,192): exact sums have no order, so
     a row has the same bits in every batch and in the kernels.
     """
     values = values.float()
@@ -104,9 +106,9 @@ def finite_moments(values: Tensor) -> tuple[Tensor, Tensor]:
     exponent = (values.abs().amax(-1, keepdim=True).view(torch.int32) >> 23) - 127
     shift = bits - 1 - exponent
     first = shift.clamp(-100, 100)  # the shift may be 2**149: in two factors
-    scaled = values * _power_of_two(first) * _power_of_two(shift - first) + 0.5
-    fixed = scaled.long()
-    fixed -= (scaled < fixed).long()  # the floor: torch's own goes through a library that splits even short steps
+    # The sum with 1.5 * 2**23 has the nearest integer in its low bits: torch's own rounding splits even short steps.
+    scaled = values * _power_of_two(first) * _power_of_two(shift - first) + 1.5 * 2**23
+    fixed = scaled.view(torch.int32).long() - 0x4B400000
     highest = fixed.where(finite, -(2**62)).amax(-1, keepdim=True)
     gap = (fixed - highest).where(finite, 0)
     count = finite.sum(-1)

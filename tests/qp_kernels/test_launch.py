@@ -21,12 +21,12 @@ LIMITS = (
 )
 
 
-def use(monkeypatch, config, *, few_rows, crowded):
-    """Another table of one line: rows are split (few_rows) or not, and crowded earlier."""
+def use(monkeypatch, config, *, few_rows, most=configs.MOST_MANY):
+    """Another table of one line: rows are split (few_rows) or not, and wide from `most` candidates on."""
     table = {name: configs.Line(config, config) for name in configs.TABLE}
     for name, value in (("TABLE", table), ("WIDE", config), ("RESCUE", config), ("FEW_ROWS", few_rows)):
         monkeypatch.setattr(configs, name, value)
-    monkeypatch.setattr(launch, "CROWDED", crowded)
+    monkeypatch.setattr(configs, "MOST_MANY", most)
 
 
 # Queues of one place, so that most rows are rescued, and by narrowing alone; rows in many slices, in several launches.
@@ -54,28 +54,28 @@ def rows_of_every_path(vocab):
 def test_no_result_depends_on_the_table(limits, config, few_rows, monkeypatch):
     rows = rows_of_every_path(607)
     want = everything(rows, limits)
-    use(monkeypatch, config, few_rows=few_rows, crowded=launch.CROWDED)
+    use(monkeypatch, config, few_rows=few_rows)
     for field, other in zip(want, everything(rows, limits), strict=True):
         assert same_bits(field, other)
 
 
 @pytest.mark.parametrize("limits, ties", [({"k": 300}, "all"), ({"p": 0.9}, "index"), ({"k": 200, "p": 0.95}, "all")])
-def test_crowded_rows(limits, ties, monkeypatch):
-    """Rows that would leave too many candidates: the cut is looked for around where a Gaussian row has it."""
+def test_wide_rows(limits, ties, monkeypatch):
+    """Rows that would leave too many candidates: the cut is looked for around where it is expected."""
     rows = rows_of_every_path(1031)
-    use(monkeypatch, LONG, few_rows=0, crowded=0.001)
+    use(monkeypatch, LONG, few_rows=0, most=8)
     check_masks(rows, top_k_top_p(rows, **limits, ties=ties), **limits, ties=ties)
     in_place = rows.clone()
     top_k_top_p(in_place, **limits, ties=ties, out=in_place)
     assert same_bits(in_place, top_k_top_p(rows, **limits, ties=ties))
-    use(monkeypatch, SHORT, few_rows=0, crowded=0.001)
+    use(monkeypatch, SHORT, few_rows=0, most=8)
     assert same_bits(in_place, top_k_top_p(rows, **limits, ties=ties))
 
 
 @pytest.mark.parametrize("few_rows", [0, 99])
 def test_the_mass_below_a_threshold_at_the_maximum(few_rows, monkeypatch):
     """t is +inf beside entries that are, or the maximum itself while 1 / T is +inf: what is below it weighs nothing."""
-    use(monkeypatch, LONG, few_rows=few_rows, crowded=launch.CROWDED)
+    use(monkeypatch, LONG, few_rows=few_rows)
     infinite = torch.tensor([3e38, -3e38]).repeat(2048)
     infinite[torch.arange(10) * 100 + 7] = math.inf
     check_masks(infinite[None], top_k_top_p(infinite[None], p=0.9), p=0.9)
@@ -94,7 +94,7 @@ def test_the_mass_below_a_threshold_at_the_maximum(few_rows, monkeypatch):
 def test_more_candidates_than_a_search_counts(monkeypatch):
     """Slices can hold more than 2**15 together: such a row is searched as a whole."""
     row = torch.randn(1, 40_064, generator=torch.Generator().manual_seed(6)) * 0.3
-    use(monkeypatch, SPLIT._replace(depth=512), few_rows=99, crowded=1e9)
+    use(monkeypatch, SPLIT._replace(depth=512), few_rows=99, most=1e9)
     monkeypatch.setattr(configs, "cut_of", lambda *_: configs.Cut(slices=2, size=20_096, depth=512, rows=1))
     check_masks(row, top_k_top_p(row, k=33_000), k=33_000)
 
