@@ -62,9 +62,9 @@ class Line(NamedTuple):
 
 # By what decides a row. k = 50 leaves 460 candidates of a Gaussian row of 128,256 entries, live rows some 1,100.
 TABLE = {
-    "k": Line(Config(4, 1_024, 512, 32, 4, 128), Config(8, 1_024, 512, 16, 5, 48)),
-    "k, then mass": Line(Config(4, 1_024, 512, 32, 4, 128), Config(8, 1_024, 512, 16, 5, 48)),
-    "many candidates": Line(Config(8, 2_048, 512, 32, 2, 128), Config(8, 1_024, 1_024, 32, 3, 80, search_warps=8)),
+    "k": Line(Config(4, 1_024, 512, 32, 4, 128), Config(8, 512, 512, 16, 5, 48)),
+    "k, then mass": Line(Config(4, 1_024, 512, 32, 4, 128), Config(8, 512, 512, 16, 5, 48)),
+    "many candidates": Line(Config(8, 2_048, 512, 32, 2, 128), Config(8, 512, 1_024, 32, 3, 80, search_warps=8)),
 }
 # Most candidates of a Gaussian row that the first two lines are for.
 FEW_CANDIDATES = 1_024
@@ -127,7 +127,7 @@ def expected_candidates(k: int, vocab: int) -> float:
 @functools.lru_cache(maxsize=4096)
 def cut_of(batch: int, vocab: int, config: Config, cores: int) -> Cut:
     """Split few rows over many programs, and take as many rows at once as scratch memory holds candidates for."""
-    step = 2 * config.block
+    step = 4 * config.block
     slices = max(-(-vocab // SLICE), min(cores * config.per_core // batch, SLICES, -(-vocab // step)), 1)
     size = -(-vocab // (slices * step)) * step
     slices = -(-vocab // size)

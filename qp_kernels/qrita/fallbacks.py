@@ -131,7 +131,7 @@ def wide_kernel(
                         bound = nth_column(held, n, key, ties, vocab, SEARCH_BLOCK)
                     source = row_of(logits, number, row_stride, FAST)
                     written = row_of(out, number, out_row_stride, FAST)
-                    mask_row(source, written, vocab, stride, out_stride, key, bound, 2 * BLOCK)
+                    mask_row(source, written, vocab, stride, out_stride, key, bound, BLOCK // 2)
                     tl.store(missed + number, tl.zeros([], tl.int8))
                 elif is_looking:
                     is_above, is_full = at_hi >= exact, n < 0
@@ -197,7 +197,9 @@ def rescue_row(
             bound = nth_column_of_row(row, vocab, stride, key, ties, BLOCK)
         target = row_of(out, number, out_row_stride, FAST and WHAT == MASK)
         if WHAT == MASK:
-            mask_row(row_of(logits, number, row_stride, FAST), target, vocab, stride, out_stride, key, bound, 2 * BLOCK)
+            mask_row(
+                row_of(logits, number, row_stride, FAST), target, vocab, stride, out_stride, key, bound, BLOCK // 2
+            )
         elif WHAT == LIST:
             counter = counters + program * COUNTER_STRIDE
             list_kept(target, row, vocab, stride, key, bound, width, counter, False, BLOCK)
@@ -229,12 +231,13 @@ def rescue_kernel(
     program = tl.program_id(0)
     held = scratch + program * (LANES * DEPTH)
     step = tl.num_programs(0)
-    flags = tl.arange(0, FLAGS) * step + program
-    for begin in range(0, batch, step * FLAGS):
-        # Most often there are none: one look at many flags.
-        some = tl.max(tl.load(missed + begin + flags, mask=begin + flags < batch, other=0).to(tl.int32), axis=0)
-        end = tl.where(some > 0, tl.minimum(begin + step * FLAGS, batch), begin)
-        for index in range(begin + program, end, step):
+    # Most often there are none: one look at many flags.
+    some = tl.zeros([FLAGS], tl.int32)
+    for begin in range(program, batch, step * FLAGS):
+        index = begin + tl.arange(0, FLAGS) * step
+        some = tl.maximum(some, tl.load(missed + index, mask=index < batch, other=0).to(tl.int32))
+    if tl.max(some, axis=0) > 0:
+        for index in range(program, batch, step):
             rescue_row(
                 tl.cast(index, tl.int64), program, held,
                 logits, out, row_stride, stride, out_row_stride, out_stride, vocab,

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import backend as backends
-from . import configs, decisions, fallbacks, kernels, reference
+from . import configs, decisions, fallbacks, kernels, outputs, reference
 from .checks import Limits
 from .rows import COUNTER_STRIDE, PLACES
 from .threshold import CANDIDATE_BUFFER, WHOLE_ROW, TruncationStats, is_hit, least_delta, quantile
 
 MASK, LIST, TOKEN = (what.value for what in (decisions.MASK, decisions.LIST, decisions.TOKEN))
+# Compiled kernels by what they are compiled for, and their constants in order. Triton finds them too, but takes 20 us.
+COMPILED: dict[tuple, tuple[Any, tuple]] = {}
+# Widest list that a program sorts.
+MOST_SORTED = 1_024
 # 1 / T is still a normal fp32 number. A higher T counts as this one: logits less than 1e30 apart weigh the same.
 HOTTEST = 1e37
 
@@ -38,17 +43,33 @@ def listed(logits: Tensor, limits: Limits, width: int | None) -> tuple[Tensor, T
     if width == 0:
         nothing = torch.empty(len(logits), 0, dtype=torch.float32, device=logits.device)
         return nothing.int(), nothing, nothing, torch.zeros(len(logits), dtype=torch.int32, device=logits.device)
-    packed = logits.new_full((len(logits), width), torch.iinfo(torch.int64).min, dtype=torch.int64)
-    count, mass, top = launch(logits, limits, 1.0, packed, LIST, width)
-    packed = packed.sort(dim=-1, descending=True).values
-    filled = torch.arange(width, device=logits.device) < count[:, None]
-    indices = torch.where(filled, 0x7FFFFFFF - (packed & 0xFFFFFFFF), 0)
-    values = logits.gather(1, indices).float()
-    shares = torch.where(values == top[:, None], 1.0, (values.double() - top[:, None]).exp())
-    probs = shares * (reference.fixed_point(logits.shape[-1]) / mass[:, None].double())
-    filled_with = [(indices, -1), (values, 0), (probs, 0)]
-    indices, values, probs = (torch.where(filled, field, nothing) for field, nothing in filled_with)
-    return indices.int(), values, probs.float(), count
+    packed = torch.empty(len(logits), width, dtype=torch.int64, device=logits.device)
+    count, mass, unit = launch(logits, limits, 1.0, packed, LIST, width)
+    columns = torch.empty(packed.shape, dtype=torch.int32, device=logits.device)
+    values, probs = torch.empty_like(columns, dtype=torch.float32), torch.empty_like(columns, dtype=torch.float32)
+    if width > MOST_SORTED:
+        packed.masked_fill_(torch.arange(width, device=logits.device) >= count[:, None], torch.iinfo(torch.int64).min)
+        packed = packed.sort(dim=-1, descending=True).values
+    block = min(1 << (width - 1).bit_length(), MOST_SORTED)
+    with backends.current(logits.device):
+        outputs.table_kernel[(len(logits),)](
+            packed,
+            logits,
+            logits.stride(0),
+            logits.stride(1),
+            width,
+            count,
+            mass,
+            unit,
+            columns,
+            values,
+            probs,
+            FIX=reference.fixed_point(logits.shape[-1]),
+            SORT=width <= MOST_SORTED,
+            BLOCK=block,
+            num_warps=max(1, block // 256),
+        )
+    return columns, values, probs, count
 
 
 def kept_counts(logits: Tensor, limits: Limits) -> Tensor:
@@ -96,6 +117,7 @@ class Call:
         last = out.stride(1) if out.ndim == 2 else 1
         self.matrices = (logits, out, logits.stride(0), logits.stride(1), out.stride(0), last)
         self.limits = (self.table, k, p, self.heat)
+        self.owned = (*self.matrices, self.batch, self.vocab, *self.limits)
         self.wanted = (self.joint, self.all_ties, seeds, width, *(found or (None, None, None)))
         weighs = limits.has_p or what == TOKEN
         # Where p or a draw counts within the whole row, the mass below the threshold counts too.
@@ -113,6 +135,9 @@ class Call:
         self.missed = torch.empty(self.batch, dtype=torch.int8, device=self.device)
         self.cut = configs.cut_of(self.batch, self.vocab, self.line.few, self.cores)
         self.held, self.counters = self.scratch()
+        # All that a kernel's compilation depends on besides its constants: types, and whether numbers pass 2**31.
+        sizes = tuple(size >= 2**31 for size in (self.vocab, self.batch, *self.matrices[2:], width))
+        self.kind = (self.device, logits.dtype, out.dtype, self.table is None, seeds is None, not found, sizes)
 
     def scratch(self) -> tuple[Tensor, Tensor | None]:
         """Memory for candidates, which all kernels use in turn, and (LIST) a counter a program."""
@@ -135,40 +160,41 @@ class Call:
         self.rescue()
 
     def place(self) -> None:
-        kernels.place_kernel[(self.batch,)](
-            self.logits,
-            *self.matrices[2:4],
-            self.vocab,
-            self.table,
-            *self.numbers,
-            least_delta(self.vocab),
-            self.most * min(self.vocab, WHOLE_ROW) / self.vocab,
-            unit_bits(self.vocab),
-            self.joint,
-            self.places,
-            self.missed,
-            WHAT=self.what,
-            WINDOW=self.has_window,
-            FAST=self.logits.stride(1) == 1,
-            LANES=32 * configs.PLACE_WARPS,
-            num_warps=configs.PLACE_WARPS,
-            maxnreg=configs.PLACE_REGISTERS,
+        self.call(
+            kernels.place_kernel,
+            self.batch,
+            (
+                self.logits,
+                *self.matrices[2:4],
+                self.vocab,
+                self.table,
+                *self.numbers,
+                least_delta(self.vocab),
+                self.most * min(self.vocab, WHOLE_ROW) / self.vocab,
+                unit_bits(self.vocab),
+                self.joint,
+                self.places,
+                self.missed,
+            ),
+            {
+                "WHAT": self.what,
+                "WINDOW": self.has_window,
+                "FAST": self.logits.stride(1) == 1,
+                "LANES": 32 * configs.PLACE_WARPS,
+            },
+            configs.PLACE_WARPS,
+            configs.PLACE_REGISTERS,
         )
 
     def whole(self) -> None:
         config = self.line.many
-        kernels.hit_kernel[(configs.programs_of(self.batch, config, self.cores),)](
-            *self.matrices,
-            self.batch,
-            self.vocab,
-            *self.limits,
-            *self.wanted,
-            self.places,
-            self.missed,
-            self.held,
-            self.counters,
-            **self.switches,
-            **of(config),
+        self.call(
+            kernels.hit_kernel,
+            configs.programs_of(self.batch, config, self.cores),
+            (*self.owned, *self.wanted, self.places, self.missed, self.held, self.counters),
+            self.switches | of(config),
+            config.warps,
+            config.registers,
         )
 
     def split(self) -> None:
@@ -180,74 +206,69 @@ class Call:
         found = (self.places, self.missed, self.held, counts, tops, tails)
         # Out of place a row is filled before it is decided: whatever decides it writes what is kept.
         fills = self.what == MASK and self.out.data_ptr() != self.logits.data_ptr()
+        gathers = {"TAIL": self.switches["TAIL"], "FILL": fills, **self.fixed}
+        gathers |= {"BLOCK": config.block, "LANES": config.lanes, "DEPTH": cut.depth}
+        decides = {**self.switches, "FILL": self.what == MASK and not fills, "SEARCH_BLOCK": config.search_block}
+        decides |= {"SLICES": 1 << (cut.slices - 1).bit_length(), "CAPACITY": config.lanes * cut.depth}
         for first in range(0, self.batch, cut.rows):
             rows = min(cut.rows, self.batch - first)
-            kernels.gather_kernel[(rows * cut.slices,)](
-                *self.matrices,
-                first,
-                self.vocab,
-                cut.size,
-                cut.slices,
-                self.table,
-                self.heat,
-                *found,
-                TAIL=self.switches["TAIL"],
-                FILL=fills,
-                **self.fixed,
-                BLOCK=config.block,
-                LANES=config.lanes,
-                DEPTH=cut.depth,
-                num_warps=config.warps,
-                maxnreg=config.registers,
+            self.call(
+                kernels.gather_kernel,
+                rows * cut.slices,
+                (*self.matrices, first, self.vocab, cut.size, cut.slices, self.table, self.heat, *found),
+                gathers,
+                config.warps,
+                config.registers,
             )
-            kernels.decide_kernel[(rows,)](
-                self.out,
-                *self.matrices[4:],
-                first,
-                self.vocab,
-                cut.slices,
-                *self.limits,
-                *self.wanted,
-                *found,
-                self.counters,
-                **self.switches,
-                FILL=self.what == MASK and not fills,
-                SLICES=1 << (cut.slices - 1).bit_length(),
-                CAPACITY=config.lanes * cut.depth,
-                SEARCH_BLOCK=config.search_block,
-                num_warps=config.search_warps,
+            self.call(
+                kernels.decide_kernel,
+                rows,
+                (
+                    self.out,
+                    *self.matrices[4:],
+                    first,
+                    self.vocab,
+                    cut.slices,
+                    *self.limits,
+                    *self.wanted,
+                    *found,
+                    self.counters,
+                ),
+                decides,
+                config.search_warps,
+                None,
             )
 
     def wide(self) -> None:
-        fallbacks.wide_kernel[(configs.programs_of(self.batch, configs.WIDE, self.cores),)](
-            *self.matrices,
-            self.batch,
-            self.vocab,
-            *self.limits,
-            self.all_ties,
-            self.places,
-            self.missed,
-            self.held,
-            **self.fixed,
-            **of(configs.WIDE),
+        self.call(
+            fallbacks.wide_kernel,
+            configs.programs_of(self.batch, configs.WIDE, self.cores),
+            (*self.owned, self.all_ties, self.places, self.missed, self.held),
+            self.fixed | of(configs.WIDE),
+            configs.WIDE.warps,
+            configs.WIDE.registers,
         )
 
     def rescue(self) -> None:
-        fallbacks.rescue_kernel[(configs.programs_of(self.batch, configs.RESCUE, self.cores),)](
-            *self.matrices,
-            self.batch,
-            self.vocab,
-            *self.limits,
-            *self.wanted,
-            self.places,
-            self.missed,
-            self.held,
-            self.counters,
-            HAS_P=True,
-            WHAT=self.what,
-            **self.fixed,
-            **of(configs.RESCUE),
+        self.call(
+            fallbacks.rescue_kernel,
+            configs.programs_of(self.batch, configs.RESCUE, self.cores),
+            (*self.owned, *self.wanted, self.places, self.missed, self.held, self.counters),
+            {"HAS_P": True, "WHAT": self.what, **self.fixed, **of(configs.RESCUE)},
+            configs.RESCUE.warps,
+            configs.RESCUE.registers,
         )
+
+    def call(self, kernel, programs: int, arguments: tuple, constants: dict, warps: int, registers: int | None) -> None:
+        """Launch a kernel. What it is compiled for is `kind` and the constants: see `COMPILED`."""
+        key = (kernel, self.kind, warps, registers, *constants.items())
+        compiled, values = COMPILED.get(key, (None, ()))
+        if compiled is not None:
+            compiled[(programs, 1, 1)](*arguments, *values)
+            return
+        compiled = kernel[(programs,)](*arguments, **constants, num_warps=warps, maxnreg=registers)
+        if compiled is not None:  # nothing is compiled for the interpreter
+            COMPILED[key] = compiled, tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
 
 
 def of(config: configs.Config) -> dict[str, int | None]:
@@ -257,8 +278,6 @@ def of(config: configs.Config) -> dict[str, int | None]:
         "SEARCH_BLOCK": config.search_block,
         "LANES": config.lanes,
         "DEPTH": config.depth,
-        "num_warps": config.warps,
-        "maxnreg": config.registers,
     }
 
 

@@ -158,48 +158,51 @@ def gather(
     """Copy the entries of columns [begin, end) with values in [lo, hi) (hi = NaN: no upper end), in any order.
 
     Reads them once. A lane sees every LANES-th entry and queues what it finds in DEPTH places of its own, so no lane
-    waits for another: with as many lanes as the program has threads a queue's length is a register. At the end the
-    queues are closed up. While a block is compared, the next one is on its way.
+    waits for another: with as many lanes as the program has threads a queue's end is a register. At the end the queues
+    are closed up. While a block is compared, the three after it are on their way.
     Returns how many there are, -1 where a queue was too short; the largest value of all columns; and (TAIL) the mass of
     the entries below lo, in units of the weight of lo.
     """
-    ends = tl.arange(0, LANES)[None, :]
-    masses = tl.zeros([BLOCK], tl.int64)
-    tops = tl.full([BLOCK], -INF, tl.float32)
-    lane = tl.arange(0, BLOCK)
-    rest = begin + (end - begin) // (2 * BLOCK) * (2 * BLOCK)
-    # Two loop variables in turn: to hand one on to the other would wait for what is still on its way.
-    even = load_whole(row, begin, lane, begin < rest, stride)
-    odd = load_whole(row, begin + BLOCK, lane, begin < rest, stride)
+    ends, lane = tl.arange(0, LANES)[None, :], tl.arange(0, BLOCK)
+    tops, masses = tl.full([BLOCK], -INF, tl.float32), tl.zeros([BLOCK], tl.int64)
+    rest = begin + (end - begin) // (4 * BLOCK) * (4 * BLOCK)
+    # Loop variables in turn: to hand one on to the next would wait for what is still on its way.
+    a, b = (
+        load_whole(row, begin, lane, begin < rest, stride),
+        load_whole(row, begin + BLOCK, lane, begin < rest, stride),
+    )
+    c = load_whole(row, begin + 2 * BLOCK, lane, begin < rest, stride)
+    d = load_whole(row, begin + 3 * BLOCK, lane, begin < rest, stride)
+    for start in range(begin, rest, 4 * BLOCK):
+        then = start + 4 * BLOCK
+        ends, tops, masses = take(a, start, lo, hi, rate, held, ends, tops, masses, TAIL, FIX, BLOCK, LANES, DEPTH)
+        a = load_whole(row, then, lane, then < rest, stride)
+        start += BLOCK
+        ends, tops, masses = take(b, start, lo, hi, rate, held, ends, tops, masses, TAIL, FIX, BLOCK, LANES, DEPTH)
+        b = load_whole(row, then + BLOCK, lane, then < rest, stride)
+        start += BLOCK
+        ends, tops, masses = take(c, start, lo, hi, rate, held, ends, tops, masses, TAIL, FIX, BLOCK, LANES, DEPTH)
+        c = load_whole(row, then + 2 * BLOCK, lane, then < rest, stride)
+        start += BLOCK
+        ends, tops, masses = take(d, start, lo, hi, rate, held, ends, tops, masses, TAIL, FIX, BLOCK, LANES, DEPTH)
+        d = load_whole(row, then + 3 * BLOCK, lane, then < rest, stride)
     for start in range(rest, end, BLOCK):
-        values = load(row, start, lane, end, stride)
-        ends = queue(values, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
-        tops = tl.maximum(tops, values)
-        if TAIL:
-            masses += weights_below(values, lo, rate, FIX)
-    for start in range(begin, rest, 2 * BLOCK):
-        is_next = start + 2 * BLOCK < rest
-        ends = queue(even, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
-        tops = tl.maximum(tops, even)
-        if TAIL:
-            masses += weights_below(even, lo, rate, FIX)
-        even = load_whole(row, start + 2 * BLOCK, lane, is_next, stride)
-        ends = queue(odd, start + BLOCK, lo, hi, held, ends, BLOCK, LANES, DEPTH)
-        tops = tl.maximum(tops, odd)
-        if TAIL:
-            masses += weights_below(odd, lo, rate, FIX)
-        odd = load_whole(row, start + 3 * BLOCK, lane, is_next, stride)
-    lengths = ends // LANES
-    n, longest, top = tl.sum(lengths), tl.max(lengths), tl.max(tops, axis=0)
-    if longest <= DEPTH:
-        close_up(held, lengths, LANES, DEPTH)
-    return tl.where(longest <= DEPTH, n, -1), top, tl.sum(masses, axis=0)
+        a = load(row, start, lane, end, stride)
+        ends, tops, masses = take(a, start, lo, hi, rate, held, ends, tops, masses, TAIL, FIX, BLOCK, LANES, DEPTH)
+    n = finish(held, ends, LANES, DEPTH)
+    return n, tl.max(tops, axis=0), tl.sum(masses, axis=0)
 
 
 @triton.jit
-def weights_below(values, lo, rate, FIX: tl.constexpr):
-    """The weights of values below lo, in units of its own; 0 for the others."""
-    return tl.where(values < lo, weights(tl.minimum(values, lo), lo, rate, FIX), 0)
+def take(
+    values, start, lo, hi, rate, held, ends, tops, masses,
+    TAIL: tl.constexpr, FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """A block of `gather`."""
+    ends = queue(values, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
+    if TAIL:
+        masses += tl.where(values < lo, weights(tl.minimum(values, lo), lo, rate, FIX), 0)
+    return ends, tl.maximum(tops, values), masses
 
 
 @triton.jit
@@ -211,49 +214,69 @@ def gather_and_weigh(
 
     Returns how many are in [lo, hi), -1 where they do not fit; number and mass from hi on; the row's mass and maximum.
     """
-    ends, n_above = tl.arange(0, LANES)[None, :], tl.zeros([1, LANES], tl.int32)
-    whole, above = tl.zeros([1, LANES], tl.int64), tl.zeros([1, LANES], tl.int64)
+    ends, lane = tl.arange(0, LANES)[None, :], tl.arange(0, BLOCK)
+    above, whole, n_above = (
+        tl.zeros([1, LANES], tl.int64),
+        tl.zeros([1, LANES], tl.int64),
+        tl.zeros([1, LANES], tl.int32),
+    )
     tops = tl.full([BLOCK], -INF, tl.float32)
-    lane = tl.arange(0, BLOCK)
-    rest = vocab // (2 * BLOCK) * (2 * BLOCK)
-    even, odd = load_whole(row, 0, lane, rest > 0, stride), load_whole(row, BLOCK, lane, rest > 0, stride)
+    rest = vocab // (4 * BLOCK) * (4 * BLOCK)
+    a, b = load_whole(row, 0, lane, rest > 0, stride), load_whole(row, BLOCK, lane, rest > 0, stride)
+    c, d = load_whole(row, 2 * BLOCK, lane, rest > 0, stride), load_whole(row, 3 * BLOCK, lane, rest > 0, stride)
+    for start in range(0, rest, 4 * BLOCK):
+        then = start + 4 * BLOCK
+        ends, tops, n_above, above, whole = take_and_weigh(
+            a, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, FIX, BLOCK, LANES, DEPTH
+        )
+        a = load_whole(row, then, lane, then < rest, stride)
+        start += BLOCK
+        ends, tops, n_above, above, whole = take_and_weigh(
+            b, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, FIX, BLOCK, LANES, DEPTH
+        )
+        b = load_whole(row, then + BLOCK, lane, then < rest, stride)
+        start += BLOCK
+        ends, tops, n_above, above, whole = take_and_weigh(
+            c, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, FIX, BLOCK, LANES, DEPTH
+        )
+        c = load_whole(row, then + 2 * BLOCK, lane, then < rest, stride)
+        start += BLOCK
+        ends, tops, n_above, above, whole = take_and_weigh(
+            d, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, FIX, BLOCK, LANES, DEPTH
+        )
+        d = load_whole(row, then + 3 * BLOCK, lane, then < rest, stride)
     for start in range(rest, vocab, BLOCK):
-        values = without_nan(load(row, start, lane, vocab, stride))
-        ends = queue(values, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
-        n_above, whole, above = weigh(values, hi, unit, rate, n_above, whole, above, FIX, BLOCK, LANES)
-        tops = tl.maximum(tops, values)
-    for start in range(0, rest, 2 * BLOCK):
-        is_next = start + 2 * BLOCK < rest
-        even = without_nan(even)
-        ends = queue(even, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
-        n_above, whole, above = weigh(even, hi, unit, rate, n_above, whole, above, FIX, BLOCK, LANES)
-        tops = tl.maximum(tops, even)
-        even = load_whole(row, start + 2 * BLOCK, lane, is_next, stride)
-        odd = without_nan(odd)
-        ends = queue(odd, start + BLOCK, lo, hi, held, ends, BLOCK, LANES, DEPTH)
-        n_above, whole, above = weigh(odd, hi, unit, rate, n_above, whole, above, FIX, BLOCK, LANES)
-        tops = tl.maximum(tops, odd)
-        odd = load_whole(row, start + 3 * BLOCK, lane, is_next, stride)
-    lengths = ends // LANES
-    n, longest = tl.sum(lengths), tl.max(lengths)
-    if longest <= DEPTH:
-        close_up(held, lengths, LANES, DEPTH)
-    n = tl.where(longest <= DEPTH, n, -1)
+        a = load(row, start, lane, vocab, stride)
+        ends, tops, n_above, above, whole = take_and_weigh(
+            a, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, FIX, BLOCK, LANES, DEPTH
+        )
+    n = finish(held, ends, LANES, DEPTH)
     return n, tl.sum(n_above).to(tl.int64), tl.sum(above), tl.sum(whole), tl.max(tops, axis=0)
 
 
 @triton.jit
-def weigh(values, hi, unit, rate, n_above, whole, above, FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):
-    """Add a block to the lanes' sums: entries at or above hi, the mass of all, and the mass at or above hi.
-
-    The unit is finite, so that no weight needs a look at whether its value is the unit.
-    """
-    weight = (exp2((values - unit) * rate) * FIX).to(tl.int64)
+def take_and_weigh(
+    values, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole,
+    FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """A block of `gather_and_weigh`. The unit is finite, so no weight asks whether its value is the unit."""
+    values = without_nan(values)
+    ends = queue(values, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
+    weight = tl.reshape((exp2((values - unit) * rate) * FIX).to(tl.int64), [BLOCK // LANES, LANES])
     is_above = tl.reshape(values >= hi, [BLOCK // LANES, LANES])
-    weight = tl.reshape(weight, [BLOCK // LANES, LANES])
     n_above += tl.sum(is_above.to(tl.int32), axis=0, keep_dims=True)
-    whole += tl.sum(weight, axis=0, keep_dims=True)
-    return n_above, whole, above + tl.sum(tl.where(is_above, weight, 0), axis=0, keep_dims=True)
+    above += tl.sum(tl.where(is_above, weight, 0), axis=0, keep_dims=True)
+    return ends, tl.maximum(tops, values), n_above, above, whole + tl.sum(weight, axis=0, keep_dims=True)
+
+
+@triton.jit
+def finish(held, ends, LANES: tl.constexpr, DEPTH: tl.constexpr):
+    """Close the queues up; how many candidates they hold, -1 where one was too short."""
+    lengths = ends // LANES
+    n, longest = tl.sum(lengths), tl.max(lengths)
+    if longest <= DEPTH:
+        close_up(held, lengths, LANES, DEPTH)
+    return tl.where(longest <= DEPTH, n, -1)
 
 
 @triton.jit
