@@ -76,7 +76,9 @@ def _triton_obstacle(device_type: str, interpreted: bool) -> str | None:
 
 def current(device: torch.device) -> contextlib.AbstractContextManager:
     """Make a device the current one: Triton launches there, wherever the tensors are."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
 
 
 @functools.cache

@@ -281,7 +281,7 @@ def describe(config: Config) -> str:
     '8 warps, block 2048, search 512 (4 warps), depth 16, 4 a core, 64 registers'
     """
     registers = "any" if config.registers is None else config.registers
-    search = f"search {config.search_block} ({config.search_warps} warps)"
+    search = f"search {config.search_block}"
     return (
         f"{config.warps} warps, block {config.block}, {search}, depth {config.depth}, "
         f"{config.per_core} a core, {registers} registers"

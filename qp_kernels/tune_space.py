@@ -20,7 +20,7 @@ STEPS = ("shape", "block", "search", "depth", "registers")
 WARPS, RESIDENT_WARPS = (4, 8, 16), (16, 24, 32, 40)
 ENTRIES_A_LANE = (2, 4, 8)
 LARGEST_BLOCK = 4_096
-SEARCH_BLOCKS, SEARCH_WARPS = (256, 512, 1_024), (4, 8)
+SEARCH_BLOCKS = (256, 512, 1_024)
 LEAST_REGISTERS, MOST_REGISTERS = 40, 128
 # Candidates that rows leave: live rows where k is small (a Gaussian row half of that), and k = 1,000.
 CANDIDATES = {False: 1_200, True: 5_000}
@@ -116,9 +116,7 @@ def _blocks(config: Config, side: str, card: Card, can: Can) -> list[Config]:
 
 
 def _searches(config: Config, side: str, card: Card, can: Can) -> list[Config]:
-    """What is held in registers during a search and, where another kernel searches, its warps."""
-    warps = SEARCH_WARPS if side == "few" else (config.search_warps,)
-    return [config._replace(search_block=block, search_warps=n) for block in SEARCH_BLOCKS for n in warps]
+    return [config._replace(search_block=block) for block in SEARCH_BLOCKS]
 
 
 def _depths(config: Config, side: str, card: Card, can: Can) -> list[Config]:

@@ -29,7 +29,7 @@ SCHEMA = "qp-kernels/tuned/1"
 OFF = "off"
 # A lane of a slice has at least so many places.
 LEAST_DEPTH = 4
-LARGEST = {"warps": 16, "block": 8_192, "search_block": 8_192, "depth": 1_024, "search_warps": 16}
+LARGEST = {"warps": 16, "block": 8_192, "search_block": 8_192, "depth": 1_024}
 LEAST_REGISTERS, MOST_REGISTERS = 24, 255
 
 

@@ -32,7 +32,6 @@ class Config(NamedTuple):
         depth: Candidates that a lane can queue (of a row of up to SLICE entries; of slices as much less).
         per_core: Programs on a multiprocessor at once.
         registers: Most registers of a thread, so that this many fit; None leaves it to the compiler.
-        search_warps: Of `decide_kernel`, where another one gathers.
     """
 
     warps: int
@@ -41,7 +40,6 @@ class Config(NamedTuple):
     depth: int
     per_core: int
     registers: int | None = None
-    search_warps: int = 4
 
     @property
     def lanes(self) -> int:
@@ -62,9 +60,9 @@ class Line(NamedTuple):
 
 # By what decides a row. k = 50 leaves 460 candidates of a Gaussian row of 128,256 entries, live rows some 1,100.
 TABLE = {
-    "k": Line(Config(4, 1_024, 512, 32, 4, 128), Config(8, 512, 512, 16, 5, 48)),
-    "k, then mass": Line(Config(4, 1_024, 512, 32, 4, 128), Config(8, 512, 512, 16, 5, 48)),
-    "many candidates": Line(Config(8, 2_048, 512, 32, 2, 128), Config(8, 512, 1_024, 32, 3, 80, search_warps=8)),
+    "k": Line(Config(4, 1_024, 512, 32, 4, 128), Config(4, 1_024, 512, 32, 4, 128)),
+    "k, then mass": Line(Config(4, 1_024, 512, 32, 4, 128), Config(4, 1_024, 512, 32, 4, 128)),
+    "many candidates": Line(Config(8, 2_048, 512, 32, 2, 128), Config(8, 1_024, 512, 32, 2, 128)),
 }
 # Most candidates of a Gaussian row that the first two lines are for.
 FEW_CANDIDATES = 1_024
@@ -73,7 +71,7 @@ MOST_FEW, MOST_MANY = 1_400, 3_400
 # Rows per multiprocessor up to which a row is split over programs.
 FEW_ROWS = 2
 # `place_kernel`; `wide_kernel`; `rescue_kernel`.
-PLACE_WARPS, PLACE_REGISTERS = 16, 64
+PLACE_WARPS, PLACE_REGISTERS = 8, 80
 WIDE = Config(8, 2_048, 512, 32, 2, 128)
 RESCUE = Config(16, 4_096, 1_024, 16, 1, 128)
 

@@ -72,7 +72,7 @@ def masses_of_row(row, vocab, stride, t, top, rate, FIX: tl.constexpr, BLOCK: tl
 def wide_kernel(
     logits, out, row_stride, stride, out_row_stride, out_stride, batch, vocab,
     table, k, p: tl.float64, temperature: tl.float64, all_ties, places, missed, scratch,
-    FAST: tl.constexpr, FIX: tl.constexpr,
+    HAS_P: tl.constexpr, FAST: tl.constexpr, FIX: tl.constexpr,
     BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Rows flagged WIDE with k alone or p alone, MASK: gather not what is above the cut, but what is around it.
@@ -101,7 +101,7 @@ def wide_kernel(
             reads, is_looking = tl.zeros([], tl.int32), hi > lo
             while is_looking:
                 n, n_above, above, whole, top = gather_and_weigh(
-                    row, vocab, stride, lo, hi, unit, rate, held, FIX, BLOCK, LANES, DEPTH
+                    row, vocab, stride, lo, hi, unit, rate, held, HAS_P, FIX, BLOCK, LANES, DEPTH
                 )
                 reads += 1
                 if by_p & (reads == 1):
@@ -114,17 +114,22 @@ def wide_kernel(
                     if n > 0:
                         at_lo += mass_from(held, n, 1, NOTHING, unit, rate, True, FIX, SEARCH_BLOCK)
                 wanted = exact.to(tl.float32)
+                slope = (at_lo - at_hi).to(tl.float32) / (hi - lo)
                 if is_looking & (n >= 0) & (at_lo >= exact) & (at_hi < exact):
                     is_looking = False
+                    guess, reach = lo + (at_lo - exact).to(tl.float32) / slope, half * 0.05
+                    from_key, to_key = keys_of(lo), keys_of(hi)
                     if by_p:
                         key, over, copies = search(
-                            held, n, keys_of(lo), keys_of(hi), at_lo, at_hi, exact, unit, rate, True, FIX, SEARCH_BLOCK
-                        )
+                            held, n, from_key, to_key, at_lo, at_hi, exact, unit, rate, True, FIX, SEARCH_BLOCK,
+                            guess, reach, True,
+                        )  # fmt: skip
                         ties = ties_kept(exact, over, copies, key, unit, rate, all_ties, FIX)
                     else:
                         key, over, copies = search(
-                            held, n, keys_of(lo), keys_of(hi), at_lo, at_hi, exact, unit, rate, False, FIX, SEARCH_BLOCK
-                        )
+                            held, n, from_key, to_key, at_lo, at_hi, exact, unit, rate, False, FIX, SEARCH_BLOCK,
+                            guess, reach, True,
+                        )  # fmt: skip
                         ties = tl.where(all_ties != 0, copies, exact - over)
                     bound = n * 0 + vocab
                     if ties < copies:
@@ -139,7 +144,6 @@ def wide_kernel(
                     b, at_b = tl.where(is_above, b, hi), tl.where(is_above, at_b, at_hi.to(tl.float32))
                     if (is_full | is_above) == 0:
                         b, at_b = lo, at_lo.to(tl.float32)
-                    slope = (at_lo - at_hi).to(tl.float32) / (hi - lo)
                     center = tl.where(is_above, hi + (at_hi.to(tl.float32) - wanted) / slope, lo)
                     center = tl.where(is_above, center, lo - (wanted - at_lo.to(tl.float32)) / slope)
                     center = tl.minimum(tl.maximum(center, lo - 16.0 * half), hi + 16.0 * half)
@@ -261,10 +265,10 @@ def truncation_kernel(
     index = tl.program_id(0)
     number = index.to(tl.int64)
     row = logits + number * row_stride
-    k_row, delta_row, p_row, quantile_row, heat = limits_of(number, table, k, delta_k, p, quantile_p, 1.0)
-    _, mean, std = moments(load_sample(row, vocab, stride), LANES)
+    k_row, delta_row, p_row, quantile_row, one = limits_of(number, table, k, delta_k, p, quantile_p, 1.0)
+    _, _, mean, std = moments(load_sample(row, vocab, stride), LANES)
     delta, t = gaussian_threshold(
-        mean, std, vocab, delta_row, p_row, quantile_row, heat, least_delta, margin, joint, paper, False
+        mean, std, vocab, delta_row, p_row, quantile_row, one, least_delta, margin, joint, paper, False
     )
     lanes = tl.full([BLOCK], NOTHING, tl.int32)
     kept = tl.zeros([BLOCK], tl.int32)

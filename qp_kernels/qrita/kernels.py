@@ -1,12 +1,12 @@
 """The Qrita kernels that decide most rows: place the threshold, gather what is above it, and decide among that.
 
-Many rows: `place_kernel`, `hit_kernel`. Few rows, each split over programs: `place_kernel`, `gather_kernel`,
-`decide_kernel`. A row that these do not decide is flagged and left as it is, for `fallbacks.py`. All end in the same
-cut (key, ties): every entry above the key and the first `ties` entries equal to it. A row's cut is a function of its
-entries, k and p alone: it is the same whichever kernel finds it.
+Many rows: `place_kernel`, `hit_kernel`. Few rows, each split over programs: `place_kernel`, `split_kernel`. A row that
+these do not decide is flagged and left as it is, for `fallbacks.py`. All end in the same cut (key, ties): every entry
+above the key and the first `ties` entries equal to it. A row's cut is a function of its entries, k and p alone: it is
+the same whichever kernel finds it.
 
-Read `parts.py` first (keys, weights, the sample, gathering), then `searches.py`, `decisions.py`, `outputs.py` and
-`rows.py`.
+Read `parts.py` first (keys, weights, gathering), then `samples.py` (the threshold), `searches.py`, `decisions.py`,
+`outputs.py` and `rows.py`.
 """
 
 import triton
@@ -14,7 +14,7 @@ import triton.language as tl
 
 from .decisions import LIST, MASK, TOKEN, decide, suffices, weighs_all
 from .outputs import fill, join, list_kept, scatter
-from .parts import INF, NOTHING, gather, keys_of, mass_from, value_of
+from .parts import INF, LOG2_E, NOTHING, gather, keys_of, mass_from, value_of
 from .rows import (
     COUNTER_STRIDE,
     FROM,
@@ -45,7 +45,7 @@ FILLED = tl.constexpr(16_384)
 def place_kernel(
     logits, row_stride, stride, vocab,
     table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, temperature: tl.float64,
-    least_delta: tl.float64, most: tl.float32, bits: tl.float32, joint, places, missed,
+    least_delta: tl.float64, most: tl.float32, bits: tl.float32, joint, places, missed, arrived,
     WHAT: tl.constexpr, WINDOW: tl.constexpr, FAST: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Where the threshold of each row lies, from its sample. Grid: rows. Reads 8,192 entries.
@@ -57,11 +57,11 @@ def place_kernel(
         stride = 1
     number = tl.program_id(0).to(tl.int64)
     k_row, delta_row, p_row, quantile_row, heat = limits_of(number, table, k, delta_k, p, quantile_p, temperature)
-    rate = rate_of(heat)
-    sample = load_sample(logits + number * row_stride, vocab, stride)
-    top, mean, std = moments(sample, LANES)
+    cold = 1.0 / heat
+    rate = (cold * LOG2_E).to(tl.float32)
+    sample, top, mean, std = moments(load_sample(logits + number * row_stride, vocab, stride), LANES)
     delta, t = gaussian_threshold(
-        mean, std, vocab, delta_row, p_row, quantile_row, heat, least_delta, MARGIN, joint, 0, WHAT == TOKEN
+        mean, std, vocab, delta_row, p_row, quantile_row, cold, least_delta, MARGIN, joint, 0, WHAT == TOKEN
     )
     t, is_wide = agree(sample, top, t, k_row, p_row, joint, rate, vocab, most)
     place = places + PLACES * number
@@ -75,43 +75,7 @@ def place_kernel(
         tl.store(place + TO, hi)
         tl.store(place + UNIT, top + bits / rate)
     tl.store(missed + number, tl.where(is_wide, WIDE, 0).to(tl.int8))
-
-
-@triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=POINTERS)
-def gather_kernel(
-    logits, out, row_stride, stride, out_row_stride, out_stride, first, vocab, slice_size, n_slices,
-    table, temperature: tl.float64, places, missed, scratch, counts, tops, tails,
-    TAIL: tl.constexpr, FILL: tl.constexpr, FAST: tl.constexpr, FIX: tl.constexpr,
-    BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
-    """Gather the candidates of a slice of a row, and write -inf over the slice of `out` (FILL).
-
-    Grid: rows from `first` on, times slices; each has scratch memory for LANES * DEPTH candidates. Writes how many
-    there are (-1: too many), the slice's largest value, and (TAIL) the mass below the threshold. Entries a row: V read
-    (none of a row that is missed already), and V written once (FILL).
-    FAST: Rows of logits (and of `out`, FILL) are contiguous, aligned to 16 entries and have a multiple of 16.
-    """
-    if FAST:
-        vocab, stride = vocab // 16 * 16, 1  # tells the compiler what it can divide by
-        if FILL:
-            out_stride = 1
-    program = tl.program_id(0)
-    number = first + (program // n_slices).to(tl.int64)
-    if tl.load(missed + number) == 0:
-        begin = (program % n_slices) * slice_size
-        end = tl.minimum(begin + slice_size, vocab)
-        rate = rate_at(number, table, temperature)
-        lowest = tl.maximum(keys_of(tl.load(places + PLACES * number + T)), NOTHING + 1)
-        if FILL:
-            fill(row_of(out, number, out_row_stride, FAST), begin, end, out_stride, FAST, FILLED)
-        n, top, tail = gather(
-            logits + number * row_stride, begin, end, stride, value_of(lowest), float("nan"), rate,
-            scratch + program.to(tl.int64) * (LANES * DEPTH), TAIL, FIX, BLOCK, LANES, DEPTH,
-        )  # fmt: skip
-        tl.store(counts + program, n)
-        tl.store(tops + program, top)
-        if TAIL:
-            tl.store(tails + program, tail)
+    tl.store(arrived + number, 0)
 
 
 @triton.jit
@@ -203,41 +167,66 @@ def hit_kernel(
 
 
 @triton.jit(do_not_specialize=NUMBERS, do_not_specialize_on_alignment=POINTERS)
-def decide_kernel(
-    out, out_row_stride, out_stride, first, vocab, n_slices,
+def split_kernel(
+    logits, out, row_stride, stride, out_row_stride, out_stride, vocab,
     table, k, p: tl.float64, temperature: tl.float64, joint, all_ties, seeds, width,
-    count_ptr, mass_ptr, top_ptr, places, missed, scratch, counts, tops, tails, counters,
-    HAS_P: tl.constexpr, TAIL: tl.constexpr, WHAT: tl.constexpr, FILL: tl.constexpr, FAST: tl.constexpr,
-    FIX: tl.constexpr, SLICES: tl.constexpr, CAPACITY: tl.constexpr, SEARCH_BLOCK: tl.constexpr,
+    count_ptr, mass_ptr, top_ptr, places, missed, scratch, counters,
+    first, slice_size, n_slices, arrived, counts, tops, tails,
+    HAS_P: tl.constexpr, TAIL: tl.constexpr, WHAT: tl.constexpr, FAST: tl.constexpr, FIX: tl.constexpr,
+    BLOCK: tl.constexpr, SEARCH_BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
+    FILL: tl.constexpr, SLICES: tl.constexpr,
 ):  # fmt: skip
-    """Few rows: decide among what `gather_kernel` has gathered in slices. Flags rows that this does not decide.
+    """Few rows: gather the candidates of a slice of a row; the program that is the last one to do so decides the row.
 
-    Grid: rows from `first` on. Reads the candidates, CAPACITY at most in each of n_slices <= SLICES places; writes what
-    is kept (MASK; and before that -inf over the whole row, where `gather_kernel` has not done it: FILL).
+    Grid: rows from `first` on, times n_slices <= SLICES; each program has scratch memory for LANES * DEPTH candidates.
+    None waits: each counts itself in `arrived` [B] when its slice is done. Flags rows that this does not decide.
+    FILL: Each fills its slice of `out` first, out of place; else the last one fills the row, if it decides it.
+    FAST: Rows of logits (and of `out`, MASK) are contiguous, aligned to 16 entries and have a multiple of 16.
+    Entries a row: V read once (none of a row that is missed already), and V written once (MASK).
     """
-    if FAST and WHAT == MASK:
-        vocab, out_stride = vocab // 16 * 16, 1  # tells the compiler what it can divide by
+    if FAST:
+        vocab, stride = vocab // 16 * 16, 1  # tells the compiler what it can divide by
+        if WHAT == MASK:
+            out_stride = 1
     program = tl.program_id(0)
-    number = first + program.to(tl.int64)
+    number = first + (program // n_slices).to(tl.int64)
     if tl.load(missed + number) == 0:
-        held = scratch + program.to(tl.int64) * n_slices * CAPACITY
-        piece = tl.arange(0, SLICES)
-        there = piece < n_slices
-        piece += program * n_slices
-        n_of = tl.load(counts + piece, mask=there, other=0)
-        top = tl.max(tl.load(tops + piece, mask=there, other=-INF), axis=0)
-        n, tail = tl.sum(n_of, axis=0), tl.zeros([], tl.int64)
+        begin = (program % n_slices) * slice_size
+        end = tl.minimum(begin + slice_size, vocab)
+        rate, t = rate_at(number, table, temperature), tl.load(places + PLACES * number + T)
+        lowest = tl.maximum(keys_of(t), NOTHING + 1)
+        if FILL:
+            fill(row_of(out, number, out_row_stride, FAST), begin, end, out_stride, FAST, FILLED)
+        n, top, tail = gather(
+            logits + number * row_stride, begin, end, stride, value_of(lowest), float("nan"), rate,
+            scratch + program.to(tl.int64) * (LANES * DEPTH), TAIL, FIX, BLOCK, LANES, DEPTH,
+        )  # fmt: skip
+        tl.store(counts + program, n)
+        tl.store(tops + program, top)
         if TAIL:
-            tail = tl.sum(tl.load(tails + piece, mask=there, other=0), axis=0)
-        flag = n * 0 + FULL
-        if (tl.min(n_of, axis=0) >= 0) & (n <= MOST_HELD):
-            if SLICES > 1:
-                join(held, counts + program * n_slices, n_slices, n, SLICES, CAPACITY, SEARCH_BLOCK)
-            decided = conclude(
-                held, n, top, tail, tl.load(places + PLACES * number + T), number, program,
-                out, out_row_stride, out_stride, vocab, table, k, p, temperature, joint, all_ties, seeds, width,
-                count_ptr, mass_ptr, top_ptr, counters,
-                HAS_P, TAIL, WHAT, FILL, FAST, FIX, SEARCH_BLOCK,
-            )  # fmt: skip
-            flag = tl.where(decided, 0, WIDE)
-        tl.store(missed + number, flag.to(tl.int8))
+            tl.store(tails + program, tail)
+        tl.debug_barrier()  # all that this program has written comes before its arrival
+        if tl.atomic_add(arrived + number, 1, sem="acq_rel") == n_slices - 1:
+            tl.debug_barrier()
+            program = program // n_slices
+            held = scratch + program.to(tl.int64) * n_slices * (LANES * DEPTH)
+            piece = tl.arange(0, SLICES)
+            there = piece < n_slices
+            piece += program * n_slices
+            n_of = tl.load(counts + piece, mask=there, other=0)
+            top = tl.max(tl.load(tops + piece, mask=there, other=-INF), axis=0)
+            n, tail = tl.sum(n_of, axis=0), tl.zeros([], tl.int64)
+            if TAIL:
+                tail = tl.sum(tl.load(tails + piece, mask=there, other=0), axis=0)
+            flag = n * 0 + FULL
+            if (tl.min(n_of, axis=0) >= 0) & (n <= MOST_HELD):
+                if SLICES > 1:
+                    join(held, counts + program * n_slices, n_slices, n, SLICES, LANES * DEPTH, SEARCH_BLOCK)
+                decided = conclude(
+                    held, n, top, tail, t, number, program,
+                    out, out_row_stride, out_stride, vocab, table, k, p, temperature, joint, all_ties, seeds, width,
+                    count_ptr, mass_ptr, top_ptr, counters,
+                    HAS_P, TAIL, WHAT, (WHAT == MASK) and not FILL, FAST, FIX, SEARCH_BLOCK,
+                )  # fmt: skip
+                flag = tl.where(decided, 0, WIDE)
+            tl.store(missed + number, flag.to(tl.int8))

@@ -133,8 +133,10 @@ class Call:
         self.most = configs.MOST_MANY if self.has_window else configs.MOST_FEW
         self.places = torch.empty(self.batch, PLACES.value, dtype=torch.float32, device=self.device)
         self.missed = torch.empty(self.batch, dtype=torch.int8, device=self.device)
+        self.arrived = torch.empty(self.batch, dtype=torch.int32, device=self.device)
         self.cut = configs.cut_of(self.batch, self.vocab, self.line.few, self.cores)
         self.held, self.counters = self.scratch()
+        self.stream = torch.cuda.current_stream().cuda_stream if self.device.type == "cuda" else None
         # All that a kernel's compilation depends on besides its constants: types, and whether numbers pass 2**31.
         sizes = tuple(size >= 2**31 for size in (self.vocab, self.batch, *self.matrices[2:], width))
         self.kind = (self.device, logits.dtype, out.dtype, self.table is None, seeds is None, not found, sizes)
@@ -175,6 +177,7 @@ class Call:
                 self.joint,
                 self.places,
                 self.missed,
+                self.arrived,
             ),
             {
                 "WHAT": self.what,
@@ -203,40 +206,29 @@ class Call:
         counts, tops, tails = (
             torch.empty(n, dtype=kind, device=self.device) for kind in (torch.int32, torch.float32, torch.int64)
         )
-        found = (self.places, self.missed, self.held, counts, tops, tails)
         # Out of place a row is filled before it is decided: whatever decides it writes what is kept.
         fills = self.what == MASK and self.out.data_ptr() != self.logits.data_ptr()
-        gathers = {"TAIL": self.switches["TAIL"], "FILL": fills, **self.fixed}
-        gathers |= {"BLOCK": config.block, "LANES": config.lanes, "DEPTH": cut.depth}
-        decides = {**self.switches, "FILL": self.what == MASK and not fills, "SEARCH_BLOCK": config.search_block}
-        decides |= {"SLICES": 1 << (cut.slices - 1).bit_length(), "CAPACITY": config.lanes * cut.depth}
+        constants = self.switches | of(config)
+        constants |= {"DEPTH": cut.depth, "FILL": fills, "SLICES": 1 << (cut.slices - 1).bit_length()}
         for first in range(0, self.batch, cut.rows):
-            rows = min(cut.rows, self.batch - first)
+            cuts = (first, cut.size, cut.slices, self.arrived, counts, tops, tails)
             self.call(
-                kernels.gather_kernel,
-                rows * cut.slices,
-                (*self.matrices, first, self.vocab, cut.size, cut.slices, self.table, self.heat, *found),
-                gathers,
-                config.warps,
-                config.registers,
-            )
-            self.call(
-                kernels.decide_kernel,
-                rows,
+                kernels.split_kernel,
+                min(cut.rows, self.batch - first) * cut.slices,
                 (
-                    self.out,
-                    *self.matrices[4:],
-                    first,
+                    *self.matrices,
                     self.vocab,
-                    cut.slices,
                     *self.limits,
                     *self.wanted,
-                    *found,
+                    self.places,
+                    self.missed,
+                    self.held,
                     self.counters,
+                    *cuts,
                 ),
-                decides,
-                config.search_warps,
-                None,
+                constants,
+                config.warps,
+                config.registers,
             )
 
     def wide(self) -> None:
@@ -244,7 +236,7 @@ class Call:
             fallbacks.wide_kernel,
             configs.programs_of(self.batch, configs.WIDE, self.cores),
             (*self.owned, self.all_ties, self.places, self.missed, self.held),
-            self.fixed | of(configs.WIDE),
+            {"HAS_P": self.switches["HAS_P"], **self.fixed, **of(configs.WIDE)},
             configs.WIDE.warps,
             configs.WIDE.registers,
         )
@@ -264,7 +256,7 @@ class Call:
         key = (kernel, self.kind, warps, registers, *constants.items())
         compiled, values = COMPILED.get(key, (None, ()))
         if compiled is not None:
-            compiled[(programs, 1, 1)](*arguments, *values)
+            compiled[(programs, 1, 1)](*arguments, *values, stream=self.stream)
             return
         compiled = kernel[(programs,)](*arguments, **constants, num_warps=warps, maxnreg=registers)
         if compiled is not None:  # nothing is compiled for the interpreter

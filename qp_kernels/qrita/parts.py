@@ -43,7 +43,11 @@ def load_whole(row, start, lane, there, stride):
 @triton.jit
 def without_nan(values):
     """Values with -inf for NaN."""
-    return tl.maximum(values, -INF)
+    if INTERPRETED:  # its maximum hands NaN on, a GPU's does not
+        values = tl.where(values == values, values, -INF)
+    else:
+        values = tl.maximum(values, -INF)
+    return values
 
 
 @triton.jit
@@ -164,7 +168,7 @@ def gather(
     the entries below lo, in units of the weight of lo.
     """
     ends, lane = tl.arange(0, LANES)[None, :], tl.arange(0, BLOCK)
-    tops, masses = tl.full([BLOCK], -INF, tl.float32), tl.zeros([BLOCK], tl.int64)
+    tops, masses = tl.full([BLOCK], -INF, tl.float32), tl.zeros([1, LANES], tl.int64)
     rest = begin + (end - begin) // (4 * BLOCK) * (4 * BLOCK)
     # Loop variables in turn: to hand one on to the next would wait for what is still on its way.
     a, b = (
@@ -189,8 +193,9 @@ def gather(
     for start in range(rest, end, BLOCK):
         a = load(row, start, lane, end, stride)
         ends, tops, masses = take(a, start, lo, hi, rate, held, ends, tops, masses, TAIL, FIX, BLOCK, LANES, DEPTH)
-    n = finish(held, ends, LANES, DEPTH)
-    return n, tl.max(tops, axis=0), tl.sum(masses, axis=0)
+    n, found = finish(held, ends, LANES, DEPTH)
+    # What was found has counted as lo.
+    return n, tl.max(tops, axis=0), tl.sum(masses) - found.to(tl.int64) * tl.full([], FIX, tl.float64).to(tl.int64)
 
 
 @triton.jit
@@ -198,19 +203,23 @@ def take(
     values, start, lo, hi, rate, held, ends, tops, masses,
     TAIL: tl.constexpr, FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """A block of `gather`."""
+    """A block of `gather`; masses are those of all entries, where none weighs more than lo."""
+    values = without_nan(values)
     ends = queue(values, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
     if TAIL:
-        masses += tl.where(values < lo, weights(tl.minimum(values, lo), lo, rate, FIX), 0)
+        exponent = (values - lo) * rate
+        exponent = tl.where(exponent < 0.0, exponent, 0.0)  # inf - inf and 0 * inf are no numbers
+        weight = tl.reshape((exp2(exponent) * FIX).to(tl.int64), [BLOCK // LANES, LANES])
+        masses += tl.sum(weight, axis=0, keep_dims=True)
     return ends, tl.maximum(tops, values), masses
 
 
 @triton.jit
 def gather_and_weigh(
     row, vocab, stride, lo, hi, unit, rate, held,
-    FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
+    MASS: tl.constexpr, FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """As `gather` on a whole row; and how many entries are at or above hi, their mass, and the row's, int64 each.
+    """As `gather` on a whole row; and how many entries are at or above hi and (MASS) their mass and the row's, int64.
 
     Returns how many are in [lo, hi), -1 where they do not fit; number and mass from hi on; the row's mass and maximum.
     """
@@ -227,56 +236,58 @@ def gather_and_weigh(
     for start in range(0, rest, 4 * BLOCK):
         then = start + 4 * BLOCK
         ends, tops, n_above, above, whole = take_and_weigh(
-            a, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, FIX, BLOCK, LANES, DEPTH
+            a, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, MASS, FIX, BLOCK, LANES, DEPTH
         )
         a = load_whole(row, then, lane, then < rest, stride)
         start += BLOCK
         ends, tops, n_above, above, whole = take_and_weigh(
-            b, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, FIX, BLOCK, LANES, DEPTH
+            b, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, MASS, FIX, BLOCK, LANES, DEPTH
         )
         b = load_whole(row, then + BLOCK, lane, then < rest, stride)
         start += BLOCK
         ends, tops, n_above, above, whole = take_and_weigh(
-            c, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, FIX, BLOCK, LANES, DEPTH
+            c, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, MASS, FIX, BLOCK, LANES, DEPTH
         )
         c = load_whole(row, then + 2 * BLOCK, lane, then < rest, stride)
         start += BLOCK
         ends, tops, n_above, above, whole = take_and_weigh(
-            d, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, FIX, BLOCK, LANES, DEPTH
+            d, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, MASS, FIX, BLOCK, LANES, DEPTH
         )
         d = load_whole(row, then + 3 * BLOCK, lane, then < rest, stride)
     for start in range(rest, vocab, BLOCK):
         a = load(row, start, lane, vocab, stride)
         ends, tops, n_above, above, whole = take_and_weigh(
-            a, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, FIX, BLOCK, LANES, DEPTH
+            a, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole, MASS, FIX, BLOCK, LANES, DEPTH
         )
-    n = finish(held, ends, LANES, DEPTH)
+    n, _ = finish(held, ends, LANES, DEPTH)
     return n, tl.sum(n_above).to(tl.int64), tl.sum(above), tl.sum(whole), tl.max(tops, axis=0)
 
 
 @triton.jit
 def take_and_weigh(
     values, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole,
-    FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
+    MASS: tl.constexpr, FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """A block of `gather_and_weigh`. The unit is finite, so no weight asks whether its value is the unit."""
     values = without_nan(values)
     ends = queue(values, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
-    weight = tl.reshape((exp2((values - unit) * rate) * FIX).to(tl.int64), [BLOCK // LANES, LANES])
     is_above = tl.reshape(values >= hi, [BLOCK // LANES, LANES])
     n_above += tl.sum(is_above.to(tl.int32), axis=0, keep_dims=True)
-    above += tl.sum(tl.where(is_above, weight, 0), axis=0, keep_dims=True)
-    return ends, tl.maximum(tops, values), n_above, above, whole + tl.sum(weight, axis=0, keep_dims=True)
+    if MASS:
+        weight = tl.reshape((exp2((values - unit) * rate) * FIX).to(tl.int64), [BLOCK // LANES, LANES])
+        above += tl.sum(tl.where(is_above, weight, 0), axis=0, keep_dims=True)
+        whole += tl.sum(weight, axis=0, keep_dims=True)
+    return ends, tl.maximum(tops, values), n_above, above, whole
 
 
 @triton.jit
 def finish(held, ends, LANES: tl.constexpr, DEPTH: tl.constexpr):
-    """Close the queues up; how many candidates they hold, -1 where one was too short."""
+    """Close the queues up; how many candidates they hold, -1 where one was too short, and how many there are."""
     lengths = ends // LANES
     n, longest = tl.sum(lengths), tl.max(lengths)
     if longest <= DEPTH:
         close_up(held, lengths, LANES, DEPTH)
-    return tl.where(longest <= DEPTH, n, -1)
+    return tl.where(longest <= DEPTH, n, -1), n
 
 
 @triton.jit

@@ -40,12 +40,14 @@ def power_of_two(exponent):
 
 @triton.jit
 def load_sample(row, vocab, stride):
-    """The row's fixed sample, [SAMPLE] fp32; -inf for what is not there or not finite. Reads at most 8,192 entries."""
-    run, step = tl.arange(0, RUNS)[:, None], tl.where(vocab <= SAMPLE, RUN, vocab // RUNS)
-    columns = run * step + tl.arange(0, RUN)[None, :]
-    values = tl.load(row + columns.to(tl.int64) * stride, mask=columns < vocab, other=-INF).to(tl.float32)
-    values = tl.reshape(values, [SAMPLE])
-    return tl.where(tl.abs(values) < INF, values, -INF)
+    """The row's fixed sample, [SAMPLE] fp32, with NaN for what is not there. Reads at most 8,192 entries."""
+    run, lane = tl.arange(0, RUNS)[:, None], tl.arange(0, RUN)[None, :]
+    if vocab > SAMPLE:
+        values = tl.load(row + (run * (vocab // RUNS) + lane).to(tl.int64) * stride).to(tl.float32)
+    else:
+        columns = run * RUN + lane
+        values = tl.load(row + columns.to(tl.int64) * stride, mask=columns < vocab, other=float("nan")).to(tl.float32)
+    return tl.reshape(values, [SAMPLE])
 
 
 @triton.jit
@@ -60,16 +62,17 @@ def rounded(values, shift):
 
 @triton.jit
 def merge_largest(a, b, a2, b2):
-    return tl.maximum(a, a2), tl.minimum(b, b2)
+    return tl.maximum(a, a2), tl.maximum(b, b2, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def largest_and_smallest(values):
-    """The extremes of a tensor, in one reduction."""
+def largest(values):
+    """The largest value (NaN apart) and the largest magnitude (NaN if there is one), in one reduction."""
     if INTERPRETED:
-        a, b = tl.max(values, axis=0), tl.min(values, axis=0)
+        a = tl.max(tl.where(values == values, values, -INF), axis=0)
+        b = tl.max(tl.where(values == values, tl.abs(values), INF), axis=0)
     else:
-        a, b = tl.reduce((values, values), 0, merge_largest)
+        a, b = tl.reduce((values, tl.abs(values)), 0, merge_largest)
     return a, b
 
 
@@ -90,24 +93,24 @@ def three_sums(a, b, c):
 
 @triton.jit
 def moments(sample, LANES: tl.constexpr):
-    """Largest entry (fp32), mean and standard deviation (fp64) of a sample; -inf and NaN where it holds nothing.
+    """A sample with -inf for what is not finite; its largest entry (fp32), mean and standard deviation (fp64).
 
-    Entries become integers relative to the largest magnitude, whose exact sums have no order. LANES: threads, which
-    sum their entries for themselves first.
+    They are -inf and NaN where the sample holds nothing. Entries become integers relative to the largest magnitude,
+    whose exact sums have no order. LANES: threads, which sum their entries for themselves first.
     """
-    top, least = largest_and_smallest(sample)
-    if least > -INF:
-        magnitude = tl.maximum(tl.abs(top), tl.abs(least))
+    top, magnitude = largest(sample)
+    if magnitude < INF:
         count, total, square, highest, shift = sums(sample, top, magnitude, True, LANES)
     else:
-        magnitude = tl.max(tl.where(sample > -INF, tl.abs(sample), 0.0), axis=0)
+        sample = tl.where(tl.abs(sample) < INF, sample, -INF)
+        top, magnitude = tl.max(sample, axis=0), tl.max(tl.where(sample > -INF, tl.abs(sample), 0.0), axis=0)
         count, total, square, highest, shift = sums(sample, top, magnitude, False, LANES)
-    number, total, square = tl.maximum(count, 1).to(tl.float64), total.to(tl.float64), square.to(tl.float64)
+    share = 1.0 / tl.maximum(count, 1).to(tl.float64)
+    average, square = total.to(tl.float64) * share, square.to(tl.float64) * share
     unit = ((1023 - shift).to(tl.int64) << 52).to(tl.float64, bitcast=True)  # 2**-shift
-    mean = (highest.to(tl.float64) + total / number) * unit
-    variance = (square - total * total / number) / number
+    mean, variance = (highest.to(tl.float64) + average) * unit, square - average * average
     std = tl.sqrt(tl.where(variance > 0, variance, 0.0)) * unit
-    return top, tl.where(count > 0, mean, float("nan")), tl.where(count > 0, std, float("nan"))
+    return sample, top, tl.where(count > 0, mean, float("nan")), tl.where(count > 0, std, float("nan"))
 
 
 @triton.jit
@@ -141,11 +144,11 @@ def threshold(mean, std, delta, margin, paper):
 
 @triton.jit
 def gaussian_threshold(
-    mean, std, vocab, delta_k, p, quantile_p, temperature, least_delta, margin, joint, paper, TOKEN_ONLY: tl.constexpr
+    mean, std, vocab, delta_k, p, quantile_p, cold, least_delta, margin, joint, paper, TOKEN_ONLY: tl.constexpr
 ):  # fmt: skip
-    """delta (fp64) and t (fp32) of a row with these moments."""
+    """delta (fp64) and t (fp32) of a row with these moments; cold: 1 / T."""
     floor_p = tl.full([], least_delta, tl.float64)
-    delta_p = std / temperature - quantile_p
+    delta_p = std * cold - quantile_p
     delta_p = tl.where(delta_p > floor_p, floor_p, delta_p)  # without a finite entry NaN
     delta_p = tl.where(p < 1.0, delta_p, -INF)
     delta = tl.where(delta_k > -INF, delta_k, delta_p)

@@ -119,13 +119,15 @@ def masses_and_least(
 
 @triton.jit
 def search(
-    held, n, lo, hi, at_lo, offset, target, top, rate, MASS: tl.constexpr, FIX: tl.constexpr, BLOCK: tl.constexpr
+    held, n, lo, hi, at_lo, offset, target, top, rate, MASS: tl.constexpr, FIX: tl.constexpr, BLOCK: tl.constexpr,
+    guess=0.0, reach=0.0, GUESSED: tl.constexpr = False,
 ):  # fmt: skip
     """Quaternary search for v in [lo, hi) in n places of candidates; amounts are theirs plus `offset`.
 
     A step knows the smallest entry that is left. Where dropping it, with all its duplicates, drops too much, it is v,
     whatever the interval's width. Else three pivots quarter the rest: 16 steps end it. Amounts and smallest entries at
     all pivots come from one reduction. The first BLOCK places stay in registers, the others are read in every step.
+    GUESSED: The first step's pivots are a guess of v and what is within reach of it.
     """
     first, _ = entries(held, 0, n, 1, True, BLOCK)
     keys = keys_of(first)
@@ -133,8 +135,14 @@ def search(
     if MASS:
         weight = weights(first, top, rate, FIX)
     q0, above = lo, at_lo
+    is_first = above >= target
     while above >= target:
         q1, q2, q3 = quarter(q0, hi, 1), quarter(q0, hi, 2), quarter(q0, hi, 3)
+        if GUESSED:
+            q1 = tl.where(is_first, tl.minimum(tl.maximum(keys_of(guess - reach), q0), hi), q1)
+            q2 = tl.where(is_first, tl.minimum(tl.maximum(keys_of(guess), q0), hi), q2)
+            q3 = tl.where(is_first, tl.minimum(tl.maximum(keys_of(guess + reach), q0), hi), q3)
+            is_first = above < target
         if MASS:
             above, at_q1, at_q2, at_q3, least, least_1, least_2, least_3 = masses_and_least(
                 held, n, keys, weight, top, rate, q0, q1, q2, q3, FIX, BLOCK

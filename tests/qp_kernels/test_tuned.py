@@ -11,7 +11,7 @@ from qp_kernels.tune import read
 from qp_kernels.tuned import Tuned
 
 CARD = "NVIDIA Test 1 (8 GB)"
-MINE = configs.Config(4, 512, 256, 64, 3, 80, search_warps=8)
+MINE = configs.Config(4, 512, 256, 64, 3, 80)
 
 
 @pytest.fixture(autouse=True)
