@@ -42,7 +42,8 @@ FEW_ROWS_TRIED = (1, 2, 3, 4)
 CALLS = {
     "k": ((2.5, 50, None),),
     "k, then mass": ((2.5, 50, 0.9),),
-    "many candidates": ((2.5, 1_000, None), (4.5, None, 0.9)),
+    "mass": ((4.5, None, 0.9), (2.5, None, 0.5)),
+    "many candidates": ((2.5, 1_000, None), (4.5, 1_000, 0.9)),
 }
 
 
@@ -278,7 +279,7 @@ def describe(config: Config) -> str:
     """A configuration in a line.
 
     >>> describe(Config(8, 2_048, 512, 16, 4, 64))
-    '8 warps, block 2048, search 512 (4 warps), depth 16, 4 a core, 64 registers'
+    '8 warps, block 2048, search 512, depth 16, 4 a core, 64 registers'
     """
     registers = "any" if config.registers is None else config.registers
     search = f"search {config.search_block}"

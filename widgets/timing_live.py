@@ -19,7 +19,7 @@ from widgets.timing_records import OURS, Spot, Timings, quantity
 FIRST_SHOWN = (OURS, "vllm", "flashinfer", "torch_topk", "torch_sort")
 WAYS = (*FIRST_SHOWN, "transformers_rule")
 CPU_BYTES, GPU_SHARE, CPU_BATCH = 32 << 20, 1 / 16, 64
-MADE = ("gauss", "miss")
+MADE = ("gauss", "miss", "lie")
 CPU_REPETITIONS, GPU_REPETITIONS = 10, 30
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 132, 256, 512, 1024)
 VOCABS = (1024, 4096, 8192, 16_384, 32_768, 65_536, 128_256, 262_144)
@@ -161,7 +161,7 @@ class LiveTimings(Timings):
         return self.left_out.get(spot, [])
 
     def _rows_of(self, spot: Spot) -> torch.Tensor:
-        key = (spot.rows, spot.batch, spot.vocab, spot.dtype, spot.k if spot.rows == "miss" else None)
+        key = (spot.rows, spot.batch, spot.vocab, spot.dtype, spot.k if spot.rows in ("miss", "lie") else None)
         if self._rows is None or self._rows[0] != key:
             self._rows = None  # freed before the next is made
             self._rows = (key, bench_rows.make(spot.case, self.where, self.logits))

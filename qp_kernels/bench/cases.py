@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 OPERATIONS = ("mask", "select", "sample")
-KINDS = ("gauss", "live", "miss")
+KINDS = ("gauss", "live", "miss", "lie")
 DTYPES = ("float32", "float16", "bfloat16")
 # Above the first, a call is longer than its launches by far; up to the second, what the host spends matters as well.
 LARGEST_GRAPH, LARGEST_WALL = 256, 64
@@ -19,7 +19,8 @@ class Case(NamedTuple):
     """One measured call.
 
     Attributes:
-        rows: "gauss" (normal, sigma 2.5), "live" (a model's) or "miss" (uniform: no entry reaches the threshold).
+        rows: "gauss" (normal, sigma 2.5), "live" (a model's), "miss" (uniform: no entry reaches the Gaussian
+            threshold) or "lie" (the part that is sampled is unlike the rest: no threshold from it can be right).
         batch, vocab: B and V.
         k, p: Numbers, None is off.
         dtype: "float32", "float16" or "bfloat16".
@@ -76,6 +77,7 @@ _TABLE: tuple[tuple[Case, dict[str, Target]], ...] = (
     (Case("live", 1024, SMALL_V, None, 0.9), {"gpu": Target(1.6)}),
     (Case("gauss", 1024, SMALL_V, None, 0.9), {"gpu": Target(2.2)}),
     (Case("miss", 1024, SMALL_V, 50, None), {"gpu": Target(2.5)}),
+    (Case("lie", 1024, SMALL_V, 50, None), {}),
     (Case("gauss", 1024, SMALL_V, 1000, None), {}),
     (Case("gauss", 132, SMALL_V, 50, 0.9), {"graph": Target(1.6)}),
     (Case("gauss", 256, SMALL_V, 50, 0.9), {"graph": Target(1.6)}),

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from ..qrita import truncation
+from ..qrita.threshold import RUN, RUNS
 from .cases import Case
 
 SIGMA = 2.5
-UNIFORM = 8.0
+UNIFORM, LIE = 8.0, 20.0
 # Batches that take turns, of a case whose matrix is small.
 MOST_BATCHES = 4
 LARGE_BATCH_BYTES = 192 << 20
@@ -39,12 +40,20 @@ def make(case: Case, device: torch.device | str, live: Tensor | None = None) -> 
         return torch.randn(shape, generator=generator, device=device).mul_(SIGMA).to(dtype)
     if case.rows == "miss":
         # No uniform row has entries as far above its mean as a Gaussian one.
-        rows = torch.rand(shape, generator=generator, device=device).mul_(UNIFORM).to(dtype)
-        hit = truncation(rows, case.k, case.p).hit
-        if hit.any():
-            raise ValueError(f"{case.name}: {int(hit.sum())} of {total} rows hit, and all should miss")
-        return rows
-    raise ValueError(f"rows must be gauss, live or miss to be made, got {case.rows!r}: pass them")
+        return _missing(torch.rand(shape, generator=generator, device=device).mul_(UNIFORM).to(dtype), case)
+    if case.rows == "lie":
+        rows = torch.randn(shape, generator=generator, device=device).mul_(SIGMA)
+        starts = torch.arange(RUNS, device=device) * (case.vocab // RUNS)
+        rows[:, (starts[:, None] + torch.arange(RUN, device=device)).flatten()] += LIE
+        return _missing(rows.to(dtype), case)
+    raise ValueError(f"rows must be gauss, live, miss or lie to be made, got {case.rows!r}: pass them")
+
+
+def _missing(rows: Tensor, case: Case) -> Tensor:
+    hit = truncation(rows, case.k, case.p).hit
+    if hit.any():
+        raise ValueError(f"{case.name}: {int(hit.sum())} of {len(rows)} rows hit, and all should miss")
+    return rows
 
 
 def _live(case: Case, live: Tensor | None, total: int) -> Tensor:

@@ -11,15 +11,15 @@ import math
 from typing import NamedTuple
 
 from .checks import Limits
-from .threshold import MARGIN, quantile
+from .threshold import MARGIN, WHOLE_ROW, quantile
 
 # Scratch memory for candidates in all programs of a launch.
 SCRATCH_BYTES = 16 << 20
 CANDIDATE_BYTES = 8
 # Most candidates that a search can count: four counts share an integer.
 MOST_HELD = 2**15 - 1
-# Most entries of a row in one program, most programs for a row.
-SLICE, SLICES = 131_072, 32
+# Most entries of a row in one program, most programs for a row, and most candidates that one of several holds.
+SLICE, SLICES, SLICE_PLACES = 131_072, 32, 4_096
 
 
 class Config(NamedTuple):
@@ -29,7 +29,7 @@ class Config(NamedTuple):
         warps: Of 32 threads; a program that gathers has as many lanes as threads.
         block: Entries of a row that it compares at once.
         search_block: Candidates that it holds in registers while it searches.
-        depth: Candidates that a lane can queue (of a row of up to SLICE entries; of slices as much less).
+        depth: Candidates that a lane can queue.
         per_core: Programs on a multiprocessor at once.
         registers: Most registers of a thread, so that this many fit; None leaves it to the compiler.
     """
@@ -62,16 +62,17 @@ class Line(NamedTuple):
 TABLE = {
     "k": Line(Config(4, 1_024, 512, 32, 4, 128), Config(4, 1_024, 512, 32, 4, 128)),
     "k, then mass": Line(Config(4, 1_024, 512, 32, 4, 128), Config(4, 1_024, 512, 32, 4, 128)),
+    "mass": Line(Config(4, 1_024, 512, 32, 4, 128), Config(4, 1_024, 512, 32, 4, 128)),
     "many candidates": Line(Config(8, 2_048, 512, 32, 2, 128), Config(8, 1_024, 512, 32, 2, 128)),
 }
 # Most candidates of a Gaussian row that the first two lines are for.
 FEW_CANDIDATES = 1_024
-# More candidates than these are not gathered: queues would overflow. For the first two lines, and for the last.
-MOST_FEW, MOST_MANY = 1_400, 3_400
+# More candidates than these are not gathered: queues would overflow.
+MOST = {"k": 1_600, "k, then mass": 1_600, "mass": 2_200, "many candidates": 3_700}
 # Rows per multiprocessor up to which a row is split over programs.
 FEW_ROWS = 2
 # `place_kernel`; `wide_kernel`; `rescue_kernel`.
-PLACE_WARPS, PLACE_REGISTERS = 8, 80
+PLACE_WARPS, PLACE_REGISTERS = 8, 96
 WIDE = Config(8, 2_048, 512, 32, 2, 128)
 RESCUE = Config(16, 4_096, 1_024, 16, 1, 128)
 
@@ -90,6 +91,8 @@ def line_name(vocab: int, limits: Limits, weighs: bool) -> str:
     expected = math.inf
     if limits.k_number is not None and limits.order == "k_then_p":
         expected = expected_candidates(limits.k_number, vocab)
+    elif not limits.has_k and limits.p_number is not None:
+        return "mass"
     if expected > FEW_CANDIDATES:
         return "many candidates"
     return "k, then mass" if weighs else "k"
@@ -126,14 +129,25 @@ def expected_candidates(k: int, vocab: int) -> float:
 def cut_of(batch: int, vocab: int, config: Config, cores: int) -> Cut:
     """Split few rows over many programs, and take as many rows at once as scratch memory holds candidates for."""
     step = 4 * config.block
-    slices = max(-(-vocab // SLICE), min(cores * config.per_core // batch, SLICES, -(-vocab // step)), 1)
+    depth = min(config.depth, max(1, SLICE_PLACES // config.lanes))
+    held = SCRATCH_BYTES // (config.lanes * depth * CANDIDATE_BYTES)
+    wanted = min(cores * config.per_core // batch, held // batch, SLICES, -(-vocab // step))
+    slices = max(-(-vocab // SLICE), wanted, 1)
     size = -(-vocab // (slices * step)) * step
     slices = -(-vocab // size)
-    depth = config.depth
-    while depth > 4 and size * 4 * config.depth <= SLICE * depth:
-        depth //= 2
+    if slices == 1:
+        depth = config.depth
     rows = max(1, SCRATCH_BYTES // (slices * config.lanes * depth * CANDIDATE_BYTES))
     return Cut(slices, size, depth, min(rows, batch))
+
+
+@functools.lru_cache(maxsize=4096)
+def most_sampled(name: str, vocab: int) -> float:
+    """How many of a sample's entries may reach t, so that a row has seldom more than `MOST` of the line `name`."""
+    if vocab <= WHOLE_ROW:
+        return float(MOST[name])
+    expected = MOST[name] * WHOLE_ROW / vocab
+    return max(expected - 1.5 * math.sqrt(expected), 1.0)
 
 
 def programs_of(batch: int, config: Config, cores: int) -> int:

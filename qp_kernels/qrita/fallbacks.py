@@ -104,8 +104,9 @@ def wide_kernel(
                     row, vocab, stride, lo, hi, unit, rate, held, HAS_P, FIX, BLOCK, LANES, DEPTH
                 )
                 reads += 1
+                is_weighed = True
                 if by_p & (reads == 1):
-                    is_looking = is_unit(unit, top, n_above, rate, FIX)
+                    is_weighed = is_unit(unit, top, n_above, rate, FIX)
                 at_hi, exact = n_above, k_row
                 at_lo = at_hi + n
                 if by_p:
@@ -115,7 +116,7 @@ def wide_kernel(
                         at_lo += mass_from(held, n, 1, NOTHING, unit, rate, True, FIX, SEARCH_BLOCK)
                 wanted = exact.to(tl.float32)
                 slope = (at_lo - at_hi).to(tl.float32) / (hi - lo)
-                if is_looking & (n >= 0) & (at_lo >= exact) & (at_hi < exact):
+                if is_weighed & (n >= 0) & (at_lo >= exact) & (at_hi < exact):
                     is_looking = False
                     guess, reach = lo + (at_lo - exact).to(tl.float32) / slope, half * 0.05
                     from_key, to_key = keys_of(lo), keys_of(hi)
@@ -138,7 +139,11 @@ def wide_kernel(
                     written = row_of(out, number, out_row_stride, FAST)
                     mask_row(source, written, vocab, stride, out_stride, key, bound, BLOCK // 2)
                     tl.store(missed + number, tl.zeros([], tl.int8))
-                elif is_looking:
+                elif is_weighed == 0:
+                    # The row's largest entries are far above what the sample holds, and most of its mass.
+                    unit, is_looking = top, top < INF
+                    lo, hi = tl.where(t > lo, t, lo), half * 0.0 + INF
+                else:
                     is_above, is_full = at_hi >= exact, n < 0
                     a, at_a = tl.where(is_above, hi, a), tl.where(is_above, at_hi.to(tl.float32), at_a)
                     b, at_b = tl.where(is_above, b, hi), tl.where(is_above, at_b, at_hi.to(tl.float32))

@@ -17,7 +17,7 @@ from .. import backend as backends
 from . import configs, decisions, fallbacks, kernels, outputs, reference
 from .checks import Limits
 from .rows import COUNTER_STRIDE, PLACES
-from .threshold import CANDIDATE_BUFFER, WHOLE_ROW, TruncationStats, is_hit, least_delta, quantile
+from .threshold import CANDIDATE_BUFFER, TruncationStats, is_hit, least_delta, quantile
 
 MASK, LIST, TOKEN = (what.value for what in (decisions.MASK, decisions.LIST, decisions.TOKEN))
 # Compiled kernels by what they are compiled for, and their constants in order. Triton finds them too, but takes 20 us.
@@ -129,8 +129,8 @@ class Call:
         self.line = configs.table_for(card(self.device))[name]
         self.is_split = self.batch <= configs.few_rows_for(card(self.device)) * self.cores
         # A cut within few candidates is never too deep for them.
-        self.has_window = name == "many candidates"
-        self.most = configs.MOST_MANY if self.has_window else configs.MOST_FEW
+        self.has_window = name in ("mass", "many candidates")
+        self.most = configs.most_sampled(name, self.vocab)
         self.places = torch.empty(self.batch, PLACES.value, dtype=torch.float32, device=self.device)
         self.missed = torch.empty(self.batch, dtype=torch.int8, device=self.device)
         self.arrived = torch.empty(self.batch, dtype=torch.int32, device=self.device)
@@ -172,7 +172,7 @@ class Call:
                 self.table,
                 *self.numbers,
                 least_delta(self.vocab),
-                self.most * min(self.vocab, WHOLE_ROW) / self.vocab,
+                self.most,
                 unit_bits(self.vocab),
                 self.joint,
                 self.places,

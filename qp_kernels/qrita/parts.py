@@ -285,7 +285,14 @@ def finish(held, ends, LANES: tl.constexpr, DEPTH: tl.constexpr):
     """Close the queues up; how many candidates they hold, -1 where one was too short, and how many there are."""
     lengths = ends // LANES
     n, longest = tl.sum(lengths), tl.max(lengths)
-    if longest <= DEPTH:
+    # Most queues are far shorter than they may be.
+    SHORT: tl.constexpr = DEPTH if DEPTH < 8 else 8
+    MEDIUM: tl.constexpr = DEPTH if DEPTH < 16 else 16
+    if longest <= SHORT:
+        close_up(held, lengths, LANES, SHORT)
+    elif longest <= MEDIUM:
+        close_up(held, lengths, LANES, MEDIUM)
+    elif longest <= DEPTH:
         close_up(held, lengths, LANES, DEPTH)
     return tl.where(longest <= DEPTH, n, -1), n
 

@@ -22,10 +22,16 @@ SAMPLE, RUNS, RUN = tl.constexpr(thresholds.WHOLE_ROW), tl.constexpr(thresholds.
 SAMPLE_BITS = tl.constexpr(thresholds.SAMPLE_BITS)
 # What `rounded` adds: the bits of 1.5 * 2**23.
 ROUNDED = tl.constexpr(0x4B400000)
+# The largest fp32 number.
+LARGEST = tl.constexpr(3.4028234663852886e38)
 # The weight of the largest entry of a sample, where only shares matter.
 SHARE_FIX = tl.constexpr(2.0**30)
 # The formula for p is believed if the share of the sample's mass below its cut is within this factor of 1 - p.
 BELIEVED = tl.constexpr(2.5)
+# Shares of what can be held that a quantile of the sample may leave: by far enough room, and just enough.
+EASILY, JUST = tl.constexpr(0.6), tl.constexpr(0.9)
+# Shares of 1 - p that the sample's mass below a value may be, for what is above it to hold p clearly, or perhaps.
+CLEARLY, PERHAPS = tl.constexpr(0.8), tl.constexpr(2.0)
 # Entries that a window around an expected cut holds.
 WINDOW = tl.constexpr(thresholds.WINDOW)
 # A search in a sample ends after so many halvings.
@@ -109,6 +115,7 @@ def moments(sample, LANES: tl.constexpr):
     average, square = total.to(tl.float64) * share, square.to(tl.float64) * share
     unit = ((1023 - shift).to(tl.int64) << 52).to(tl.float64, bitcast=True)  # 2**-shift
     mean, variance = (highest.to(tl.float64) + average) * unit, square - average * average
+    mean = tl.minimum(tl.maximum(mean, -LARGEST), LARGEST)  # the largest number may have been rounded up
     std = tl.sqrt(tl.where(variance > 0, variance, 0.0)) * unit
     return sample, top, tl.where(count > 0, mean, float("nan")), tl.where(count > 0, std, float("nan"))
 
@@ -211,8 +218,9 @@ def agree(sample, top, t, k, p, joint, rate, vocab, most):
     """t, or what the sample says instead; and whether what lies above the cut is too much to gather (`most`).
 
     For k, t is believed while the sample has a few more entries above it than k needs, and not more than `most`. A
-    quantile of the sample takes its place: for k the rank with a margin of five standard deviations; for p any rank
-    that can be held, if the mass of the sample above it reaches p.
+    quantile of the sample takes its place: for k the rank with a margin of five standard deviations; for p a rank that
+    can easily be held, if the sample's mass above it clearly reaches p, or the highest one, if it perhaps does. (A
+    sample seldom holds a row's largest entries, and takes the share above any value for less than it is.)
     """
     by_k, by_p = k < vocab, p < 1.0
     p_counts = by_p & ((joint != 0) | (k >= vocab))
@@ -221,30 +229,39 @@ def agree(sample, top, t, k, p, joint, rate, vocab, most):
     expected = k.to(tl.float32) * (size / vocab.to(tl.float32))
     root = tl.sqrt(expected)
     fewest = tl.where(by_k, expected + 3.0 * root + 4.0, 4.0)
-    rank = tl.where(by_k, expected + 5.0 * root + 16.0, 0.75 * most)
+    rank = tl.where(by_k, expected + 5.0 * root + 16.0, most * EASILY)
     too_many, found = tl.full([], False, tl.int1), count_of(sample, t).to(tl.float32)
     too_few = (t > -INF) & (found < fewest)
     if too_few & by_k & p_counts:
         too_few = share_of(sample, t, top, rate) < p_share
     if too_few | ((t > -INF) & (found > most)):
-        by_rank = by_k & (rank <= most)
-        finite = count_of(sample, -3.4028234663852886e38)
-        target = tl.where(rank <= most, rank, 0.75 * most)
-        lowest = t
-        if found < target:
-            lowest = smallest(sample)
-        lo, hi, n_lo, n_hi = quantile(sample, lowest, top, rate, target, 0.2 * target, False)
-        # Where nearly all is masked by one low number, what is above that is all that counts.
-        below = (n_lo > most) & (n_hi > 0)
-        t = tl.where(below, hi, lo)
-        if finite.to(tl.float32) <= tl.minimum(rank, most):
+        # All there is, if that is little: most of the row is masked.
+        if count_of(sample, -LARGEST).to(tl.float32) <= tl.minimum(rank, most):
             t = tl.full([], -INF, tl.float32)
         else:
-            too_many = (by_k | by_p) & (by_rank == 0)
+            gaussian, fits = t, by_k & (rank <= most)
+            t, n = at_rank(sample, gaussian, found, top, rate, tl.where(rank <= most, rank, most * EASILY), most)
+            too_many = (by_k | by_p) & (fits == 0)
             if too_many & p_counts:
-                too_many = share_of(sample, t, top, rate) < p_share
-            too_many = too_many | (tl.where(below, n_hi, n_lo) > most)  # equal entries at the top
+                left = 1.0 - share_of(sample, t, top, rate)
+                if left > (1.0 - p_share) * CLEARLY:
+                    t, n = at_rank(sample, gaussian, found, top, rate, most * JUST, most)
+                    left = 1.0 - share_of(sample, t, top, rate)
+                too_many = left > (1.0 - p_share) * PERHAPS
+            too_many = too_many | (n > 1.5 * most)  # equal entries at the top
     return t, too_many
+
+
+@triton.jit
+def at_rank(sample, gaussian, found, top, rate, rank, most):
+    """A value that about `rank` of a sample's entries reach, and how many do."""
+    lowest = gaussian
+    if found < rank:
+        lowest = smallest(sample)
+    lo, hi, n_lo, n_hi = quantile(sample, lowest, top, rate, rank, 0.1 * rank, False)
+    # Where nearly all is masked by one low number, what is above that is all that counts.
+    below = (n_lo > 1.5 * most) & (n_hi > 0)
+    return tl.where(below, hi, lo), tl.where(below, n_hi, n_lo)
 
 
 @triton.jit

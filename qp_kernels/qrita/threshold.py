@@ -43,8 +43,8 @@ class TruncationStats(NamedTuple):
         threshold: t in logit units, float32; -inf where nothing is truncated.
         kept: Entries >= t, int32.
         mass: Share of the row's probability at or above t, float32; 0 where nothing is eligible.
-        hit: bool, whether the entries >= t are enough for k and p. (A kernel may still search the whole row: where it
-            holds fewer candidates than `CANDIDATE_BUFFER`, or expects more of a Gaussian row.)
+        hit: bool, whether the entries >= t are enough for k and p. (The kernels check t against the sample first, and
+            gather from another one where the sample contradicts it; their buffers are smaller than `CANDIDATE_BUFFER`.)
         overflow: bool, whether `kept` exceeds `CANDIDATE_BUFFER`.
     """
 
@@ -114,7 +114,8 @@ def finite_moments(values: Tensor) -> tuple[Tensor, Tensor]:
     count = finite.sum(-1)
     size, total, squares = count.clamp(min=1).double(), gap.sum(-1).double(), (gap * gap).sum(-1).double()
     unit = torch.exp2(-shift[:, 0].double())
-    mean = (highest[:, 0].double() + total / size) * unit
+    largest = torch.finfo(torch.float32).max  # it may have been rounded up
+    mean = ((highest[:, 0].double() + total / size) * unit).clamp(-largest, largest)
     std = ((squares - total * total / size) / size).clamp(min=0.0).sqrt() * unit
     return mean.where(count > 0, math.nan), std.where(count > 0, math.nan)
 

@@ -56,6 +56,7 @@ def test_rows_are_distinct_and_the_same_every_time():
 def test_rows_that_shall_miss_miss_or_say_so():
     case = bench.Case("miss", 2, 8192, 50, None)
     assert len(bench.make(case, "cpu")) == 8
+    assert len(bench.make(bench.Case("lie", 2, 128_256, 50, None), "cpu")) == 8
     with pytest.raises(ValueError, match="8 of 8 rows hit, and all should miss"):
         bench.make(case._replace(k=3000), "cpu")
 
@@ -78,7 +79,7 @@ def test_live_rows_are_cut_and_repeated():
         ({"dtype": "int8"}, "dtype must be"),
         ({"k": None, "p": None}, "needs k or p"),
         ({"batch": 0}, "batch and vocab"),
-        ({"rows": "zipf"}, "rows must be gauss, live or miss to be made, got 'zipf'"),
+        ({"rows": "zipf"}, "rows must be gauss, live, miss or lie to be made, got 'zipf'"),
     ],
 )
 def test_cases_that_cannot_be(change, message):

@@ -21,12 +21,13 @@ LIMITS = (
 )
 
 
-def use(monkeypatch, config, *, few_rows, most=configs.MOST_MANY):
+def use(monkeypatch, config, *, few_rows, most=None):
     """Another table of one line: rows are split (few_rows) or not, and wide from `most` candidates on."""
     table = {name: configs.Line(config, config) for name in configs.TABLE}
     for name, value in (("TABLE", table), ("WIDE", config), ("RESCUE", config), ("FEW_ROWS", few_rows)):
         monkeypatch.setattr(configs, name, value)
-    monkeypatch.setattr(configs, "MOST_MANY", most)
+    if most is not None:
+        monkeypatch.setattr(configs, "most_sampled", lambda name, vocab: most)
 
 
 # Queues of one place, so that most rows are rescued, and by narrowing alone; rows in many slices, in several launches.
@@ -121,7 +122,7 @@ def test_cuts_cover_every_row_within_the_scratch_memory(batch, vocab):
         assert cut.slices * cut.size >= vocab > (cut.slices - 1) * cut.size and cut.size % (2 * config.block) == 0
         assert 1 <= cut.rows <= batch and cut.slices <= max(configs.SLICES, -(-vocab // configs.SLICE))
         assert cut.rows * cut.slices * config.lanes * cut.depth * configs.CANDIDATE_BYTES <= 16 << 20
-        assert cut.size * config.depth <= configs.SLICE * cut.depth
+        assert cut.depth == config.depth or cut.slices > 1 and cut.depth * config.lanes == configs.SLICE_PLACES
 
 
 def test_programs_share_the_scratch_memory():
@@ -137,6 +138,9 @@ def test_few_rows_are_split():
     few = configs.TABLE["k, then mass"].few
     assert configs.cut_of(1, 128_256, few, 132).slices > 16 > configs.cut_of(64, 128_256, few, 132).slices > 4
     assert configs.cut_of(1024, 128_256, few, 132).slices == 1
+    # One launch holds all of the rows that are split.
+    for line in configs.TABLE.values():
+        assert all(configs.cut_of(batch, 128_256, line.few, 132).rows == batch for batch in (1, 16, 64, 132, 256))
 
 
 def test_the_table_goes_by_what_a_gaussian_row_leaves():
@@ -147,7 +151,8 @@ def test_the_table_goes_by_what_a_gaussian_row_leaves():
         return configs.line_name(128_256, limits, limits.has_p)
 
     assert name(50) == name(1) == "k" and name(50, 0.9) == "k, then mass"
-    assert name(20_000) == name(p=0.9) == name(50, 0.9, "joint") == name(torch.tensor([50])) == "many candidates"
+    assert name(p=0.9) == name(p=0.9, order="joint") == "mass"
+    assert name(20_000) == name(50, 0.9, "joint") == name(torch.tensor([50])) == "many candidates"
 
 
 def test_fast_rows_are_contiguous_aligned_and_a_multiple_of_sixteen():

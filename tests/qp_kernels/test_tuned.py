@@ -95,7 +95,7 @@ def set_in(side, **changes):
         (lambda content: content.update(device="another"), "was measured on 'another'"),
         (lambda content: content.update(triton="3.6.1"), "was measured with Triton 3.6.1, and this is 3.7.1"),
         (lambda content: content.update(few_rows=True), "few_rows must be an int"),
-        (drop_a_line, "its lines must be 'k', 'k, then mass', 'many candidates'"),
+        (drop_a_line, "its lines must be 'k', 'k, then mass', 'mass', 'many candidates'"),
         (lambda content: content["lines"].update(k=3), "line 'k' must have many and few"),
         (drop_a_number, "line 'k', few, must have warps"),
         (set_in("many", stages=3), "line 'k', many, must have warps"),

@@ -42,7 +42,8 @@ class TimingExplorer(Panel):
             numbers: `Results`, a name in data/results, the path of a results file, or of a folder that holds
             bench_qrita.json.
         batch, vocab: B and V; None for a size that suits the machine. k, p: Limits; None is off, and 0 and 1 are.
-        rows: "gauss", "miss" or "live" (a model's; to measure, pass `logits`). dtype: "float32", "bfloat16", "float16".
+        rows: "gauss", "miss", "lie" or "live" (a model's; to measure, pass `logits`).
+        dtype: "float32", "bfloat16" or "float16".
         operation: "mask", "select" or "sample". clock: "gpu" or "wall"; None is the GPU's where there is one.
         sweep: "off", or the quantity of a line: "batch", "vocab", "k" or "p".
         providers: Names of the ways shown first; None is all that are usual.

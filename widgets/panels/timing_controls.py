@@ -11,7 +11,7 @@ from widgets.timing_records import FIELDS, Spot
 from widgets.timing_view import NAMES
 
 CLOCKS = {"GPU time": "gpu", "wall clock": "wall"}
-ROWS = {"gauss": "normal, σ 2.5", "live": "of a model", "miss": "uniform: t misses"}
+ROWS = {"gauss": "normal, σ 2.5", "live": "of a model", "miss": "uniform: t misses", "lie": "sample unlike the rest"}
 OPERATIONS = {"mask": "mask", "select": "select", "sample": "sample"}
 SWEEPS = {"one case": "off", "a line over B": "batch", "… over V": "vocab", "… over k": "k", "… over p": "p"}
 
