@@ -69,6 +69,8 @@ TABLE = {
 FEW_CANDIDATES = 1_024
 # More candidates than these are not gathered: queues would overflow.
 MOST = {"k": 1_600, "k, then mass": 1_600, "mass": 2_200, "many candidates": 3_700}
+# Fewer entries of a sample say nothing.
+LEAST_SAMPLED = 12.0
 # Rows per multiprocessor up to which a row is split over programs.
 FEW_ROWS = 2
 # `place_kernel`; `wide_kernel`; `rescue_kernel`.
@@ -147,7 +149,7 @@ def most_sampled(name: str, vocab: int) -> float:
     if vocab <= WHOLE_ROW:
         return float(MOST[name])
     expected = MOST[name] * WHOLE_ROW / vocab
-    return max(expected - 1.5 * math.sqrt(expected), 1.0)
+    return max(expected - 1.5 * math.sqrt(expected), LEAST_SAMPLED)
 
 
 def programs_of(batch: int, config: Config, cores: int) -> int:

@@ -141,7 +141,7 @@ def wide_kernel(
                     tl.store(missed + number, tl.zeros([], tl.int8))
                 elif is_weighed == 0:
                     # The row's largest entries are far above what the sample holds, and most of its mass.
-                    unit, is_looking = top, top < INF
+                    unit, is_looking = top, (top < INF) & (rate < INF)
                     lo, hi = tl.where(t > lo, t, lo), half * 0.0 + INF
                 else:
                     is_above, is_full = at_hi >= exact, n < 0

@@ -45,13 +45,14 @@ FILLED = tl.constexpr(16_384)
 def place_kernel(
     logits, row_stride, stride, vocab,
     table, k, delta_k: tl.float64, p: tl.float64, quantile_p: tl.float64, temperature: tl.float64,
-    least_delta: tl.float64, most: tl.float32, bits: tl.float32, joint, places, missed, arrived,
+    least_delta: tl.float64, most: tl.float32, most_by_p: tl.float32, bits: tl.float32, joint, places, missed, arrived,
     WHAT: tl.constexpr, WINDOW: tl.constexpr, FAST: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Where the threshold of each row lies, from its sample. Grid: rows. Reads 8,192 entries.
 
     Writes places [B, PLACES] (`rows.py`; the last three with WINDOW, UNIT `bits` above the sample's largest entry), and
-    WIDE where more of the sample than `most` entries would be gathered, and the cut lies among them.
+    WIDE where more of the sample than `most` entries (`most_by_p` for p alone) would be gathered, and the cut lies
+    among them.
     """
     if FAST:
         stride = 1
@@ -63,6 +64,7 @@ def place_kernel(
     delta, t = gaussian_threshold(
         mean, std, vocab, delta_row, p_row, quantile_row, cold, least_delta, MARGIN, joint, 0, WHAT == TOKEN
     )
+    most = tl.where((k_row >= vocab) & (p_row < 1.0), most_by_p, most)  # however k and p are passed
     t, is_wide = agree(sample, top, t, k_row, p_row, joint, rate, vocab, most)
     place = places + PLACES * number
     tl.store(place + T, t)

@@ -125,12 +125,11 @@ class Call:
         fast = is_fast(logits) and (what != MASK or is_fast(out))
         self.fixed = {"FAST": fast, "FIX": reference.fixed_point(self.vocab)}
         self.switches = {"HAS_P": weighs, "TAIL": tail, "WHAT": what, **self.fixed}
-        name = configs.line_name(self.vocab, limits, weighs)
+        self.name = name = configs.line_name(self.vocab, limits, weighs)
         self.line = configs.table_for(card(self.device))[name]
         self.is_split = self.batch <= configs.few_rows_for(card(self.device)) * self.cores
         # A cut within few candidates is never too deep for them.
         self.has_window = name in ("mass", "many candidates")
-        self.most = configs.most_sampled(name, self.vocab)
         self.places = torch.empty(self.batch, PLACES.value, dtype=torch.float32, device=self.device)
         self.missed = torch.empty(self.batch, dtype=torch.int8, device=self.device)
         self.arrived = torch.empty(self.batch, dtype=torch.int32, device=self.device)
@@ -172,7 +171,8 @@ class Call:
                 self.table,
                 *self.numbers,
                 least_delta(self.vocab),
-                self.most,
+                configs.most_sampled(self.name, self.vocab),
+                configs.most_sampled("mass", self.vocab),
                 unit_bits(self.vocab),
                 self.joint,
                 self.places,
@@ -345,9 +345,10 @@ def limits_for_kernels(
 def unit_bits(vocab: int) -> float:
     """How far above the largest entry of its sample the unit of a row's masses may lie, as a power of two.
 
-    So far that what rounding down V weights loses is still below 2**-22 of the mass.
+    So far that what rounding down V weights loses is still below 2**-22 of the mass; not below it, for V entries of
+    its weight must not pass 2**62.
     """
-    return math.log2(reference.fixed_point(vocab)) - 22 - math.log2(vocab)
+    return max(0.0, math.log2(reference.fixed_point(vocab)) - 22 - math.log2(vocab))
 
 
 @functools.cache

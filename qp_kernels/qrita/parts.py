@@ -268,7 +268,7 @@ def take_and_weigh(
     values, start, lo, hi, unit, rate, held, ends, tops, n_above, above, whole,
     MASS: tl.constexpr, FIX: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """A block of `gather_and_weigh`. The unit is finite, so no weight asks whether its value is the unit."""
+    """A block of `gather_and_weigh`. Unit and rate are finite: no weight asks whether its value is the unit."""
     values = without_nan(values)
     ends = queue(values, start, lo, hi, held, ends, BLOCK, LANES, DEPTH)
     is_above = tl.reshape(values >= hi, [BLOCK // LANES, LANES])

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from .decisions import TOKEN
-from .parts import LOG2_E
+from .parts import INF, LOG2_E
 
 # Of each row `place_kernel` writes PLACES numbers (fp32): its threshold t, its standard deviation, a window around its
 # cut (from, to), and the value that masses are in units of where the cut lies there.
@@ -69,7 +69,7 @@ def uniform_of(seeds, row, WHAT: tl.constexpr):
 @triton.jit
 def is_unit(unit, top, n_above, rate, FIX: tl.constexpr):
     """Whether int64 can hold the masses of a row in units of the weight of `unit`, with n_above entries above TO."""
-    return tl.exp2((top - unit) * rate) * (n_above + 1).to(tl.float32) * FIX < 2.0**62
+    return (unit < INF) & (tl.exp2((top - unit) * rate) * (n_above + 1).to(tl.float32) * FIX < 2.0**62)
 
 
 @triton.jit

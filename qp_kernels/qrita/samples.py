@@ -229,7 +229,7 @@ def agree(sample, top, t, k, p, joint, rate, vocab, most):
     expected = k.to(tl.float32) * (size / vocab.to(tl.float32))
     root = tl.sqrt(expected)
     fewest = tl.where(by_k, expected + 3.0 * root + 4.0, 4.0)
-    rank = tl.where(by_k, expected + 5.0 * root + 16.0, most * EASILY)
+    rank = tl.where(by_k, expected + 5.0 * root + 8.0, most * EASILY)
     too_many, found = tl.full([], False, tl.int1), count_of(sample, t).to(tl.float32)
     too_few = (t > -INF) & (found < fewest)
     if too_few & by_k & p_counts:

@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 from oracle import check_kept
-from places import select, top_k_top_p
+from places import QritaProcessor, sample, select, top_k_top_p
 from rows_of import same_bits
 
 pytest.importorskip("triton")
 
-from qp_kernels.qrita import checks, configs, launch, truncation  # noqa: E402
+from qp_kernels.qrita import checks, configs, launch, reference, truncation  # noqa: E402
 from qp_kernels.qrita.threshold import RUN, RUNS  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("place"), pytest.mark.kernels]
@@ -113,6 +113,46 @@ def test_a_cut_deep_in_the_row_is_found_around_where_it_is_expected(limits, monk
     want = top_k_top_p(rows, **limits)
     monkeypatch.setattr(configs, "WIDE", short)  # no window fits: all are rescued
     assert same_bits(top_k_top_p(rows, **limits), want)
+
+
+@pytest.mark.parametrize("vocab", [513, 8192, 128_256, 2**18, 2**20, 2**21, 2**24, 2**27])
+def test_masses_in_units_of_the_sample_fit_64_bits(vocab):
+    """All entries may weigh what the unit weighs, and rounding them down loses less than what is promised."""
+    fixed, bits = reference.fixed_point(vocab), launch.unit_bits(vocab)
+    assert bits >= 0 and vocab * fixed <= 2**62
+    assert vocab * 2**bits / fixed <= max(2**-21, vocab / fixed)
+
+
+def test_no_unit_beyond_the_largest_number():
+    """T = 1e37 on logits near it: what the sample would weigh in is infinite."""
+    rows = 2.8e38 + 1e37 * normal()[None] / 2.5
+    drawn = sample(rows, p=0.9, temperature=1e37, seeds=torch.tensor([3]))
+    assert int(drawn) >= 0
+    kept = torch.nonzero(hot(rows, 1e37)[0] > -math.inf)[:, 0]
+    check_kept((rows[0] / 1e37).double().numpy(), kept.tolist(), p=0.9)
+
+
+def test_equal_maxima_at_a_temperature_near_zero():
+    """1 / T is infinite: what equals the maximum weighs as much as it, and nothing else does."""
+    rows = (torch.arange(8000) % 2).float()[None]
+    assert int((hot(rows, 1e-300) > -math.inf).sum()) == 3600
+
+
+def hot(rows, temperature):
+    return QritaProcessor(p=0.9, temperature=temperature)(None, rows.clone())
+
+
+def test_p_as_a_number_and_as_a_tensor_are_weighed_alike():
+    """The sample is asked the same, so that the same row is cut from the same threshold."""
+    rows = torch.stack([normal(6), heavy(), normal(7) * 1.4])
+    rows = rows.to(torch.device("cuda") if torch.cuda.is_available() else "cpu")
+    found = []
+    for p in (0.9, torch.full((3,), 0.9, dtype=torch.float64, device=rows.device)):
+        call = launch.Call(rows, checks.limits(rows, None, p), 1.0, torch.empty_like(rows), launch.MASK, 1, None, ())
+        call.place()
+        found.append((call.places[:, :1], call.missed))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-6, atol=0)
+    assert found[0][1].tolist() == found[1][1].tolist()
 
 
 def check(rows, **limits):
