@@ -1,0 +1,178 @@
+"""Dense selection and PIVOT. Knows arguments, groups and the reference; no other selection."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import checks
+from .checks import Problem
+from .groups import PROXIES, Group, cut, proxies
+from .reference import ascending, best, dense, ranked, scores, take
+
+MODES, PHASES = ("refine", "reuse"), ("prefill", "decode")
+MAX_BYTES = 512 << 20
+
+
+@torch.no_grad()
+def dense_topk(
+    q: Tensor,
+    k: Tensor,
+    w: Tensor,
+    topk: int,
+    *,
+    q_scale: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    backend: str = "auto",
+    max_bytes: int = MAX_BYTES,
+) -> Tensor:
+    """Every query's own top-k keys by the lightning indexer's score.
+
+        I[t, s] = k_scale[s] * sum over j of w[t, j] * q_scale[t, j] * relu(q[t, j] . k[s])
+
+    Args:
+        q: [T, H, D]; k: [N, D]; one dtype of float32, bfloat16, float16, float8_e4m3fn; H >= 1, 1 <= D <= 256, any
+            strides.
+        w: [T, H], any float, with softmax and head scales folded in.
+        topk: Keys selected, >= 1.
+        q_scale: [T, H], k_scale: [N]: positive; None is 1.
+        lo, hi: [T] integers: row t may select lo[t] <= s < hi[t], clamped into [0, N]. By default the T <= N queries
+            are the last positions of the keys.
+        backend: "auto" or "torch" ("triton" has no kernels yet).
+        max_bytes: About how much memory scores may take at once.
+    Returns:
+        [T, topk] int32: positions ascending, unique, with a tail of -1 where a row has fewer keys.
+    Raises:
+        TypeError: a type or dtype that is not listed above. ValueError: a shape, device or number out of range, a scale
+            of a CPU tensor that is not positive. RuntimeError: the back-end cannot run here.
+
+    Ties: lowest position. NaN is never selected. Scores are float32 sums of exact products: unique on integer inputs.
+    Source: DeepSeek-V3.2.
+
+    >>> q, w = torch.ones(2, 1, 1), torch.ones(2, 1)
+    >>> dense_topk(q, torch.tensor([[1.0], [3.0], [2.0]]), w, 2)
+    tensor([[0, 1],
+            [1, 2]], dtype=torch.int32)
+    """
+    options = {"q_scale": q_scale, "k_scale": k_scale, "lo": lo, "hi": hi, "backend": backend, "max_bytes": max_bytes}
+    return dense(checks.problem(q, k, w, topk, **options))
+
+
+@torch.no_grad()
+def pivot_topk(
+    q: Tensor,
+    k: Tensor,
+    w: Tensor,
+    topk: int,
+    *,
+    group: int = 4,
+    mode: str = "refine",
+    budget: int | None = None,
+    window: int | None = None,
+    proxy: str = "mean",
+    guard: bool | int = True,
+    phase: str = "prefill",
+    q_scale: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    backend: str = "auto",
+    max_bytes: int = MAX_BYTES,
+) -> Tensor:
+    """PIVOT: one scan by a group's proxy instead of one a query.
+
+    Args:
+        q, k, w, topk, q_scale, k_scale, lo, hi, backend, max_bytes: As for `dense_topk`.
+        group: g, rows that share a proxy, >= 1. A group never crosses a row whose lo changes or whose hi does not rise
+            by 1. g = 1 is the dense path.
+        mode: "reuse": every member takes the proxy's top-k. "refine": every member re-scores the proxy's candidates
+            with its own q and w, and takes its own top-k of them.
+        budget: c, candidates of Refine; None is max(2 * topk, topk + window + g - 1).
+        window: W >= g; None is g. Refine's candidates hold every key from W before the first member's end to the last
+            member's: in prefill among the c, in decode besides the proxy's best c.
+        proxy: "mean" (the sum of the members' q and w), "first" or "last".
+        guard: A group whose first member has at most this many keys takes the dense path. True is c (Refine) or topk
+            (Reuse); False only groups of one, and those whose first member has no key, which always do.
+        phase: "prefill" or "decode" (a group are the tokens of a multi-token prediction).
+    Returns, Ties:
+        As for `dense_topk`.
+    Raises:
+        As `dense_topk`; ValueError for Refine in prefill with a budget below topk + window + g - 1, for window < g, and
+            for a word that is not listed above.
+
+    A NaN in a query poisons its own group only. Source: arXiv 2607.24593.
+
+    >>> q, k, w = torch.ones(4, 1, 1), torch.tensor([[5.0], [1.0], [4.0], [2.0], [3.0]]), torch.ones(4, 1)
+    >>> pivot_topk(q, k, w, 2, group=2, mode="reuse", guard=False)
+    tensor([[0, 1],
+            [0, 1],
+            [0, 2],
+            [0, 2]], dtype=torch.int32)
+    """
+    options = {"q_scale": q_scale, "k_scale": k_scale, "lo": lo, "hi": hi, "backend": backend, "max_bytes": max_bytes}
+    problem = checks.problem(q, k, w, topk, **options)
+    for name, value, known in (("mode", mode, MODES), ("proxy", proxy, PROXIES), ("phase", phase, PHASES)):
+        checks.one_of(name, value, known)
+    size = checks.whole("group", group, 1)
+    window = size if window is None else checks.whole("window", window, 1)
+    if window < size:
+        raise ValueError(f"window must be >= group, {size}, got {window}")
+    least = topk + window + size - 1
+    budget = max(2 * topk, least) if budget is None else checks.whole("budget", budget, 1)
+    if mode == "refine" and phase == "prefill" and budget < least:
+        raise ValueError(f"budget must be >= topk + window + group - 1, {least}, got {budget}")
+    if not isinstance(guard, bool):
+        guard = checks.whole("guard", guard, 0)
+    shortest = (budget if mode == "refine" else topk) if guard is True else int(guard)
+    groups = cut(problem.lo, problem.hi, size)
+    alone = [one for one in groups if is_dense(one, shortest)]
+    shared = [one for one in groups if not is_dense(one, shortest)]
+    result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
+    rows = torch.tensor([t for one in alone for t in range(one.start, one.stop)], dtype=torch.int64)
+    if len(rows):
+        result[rows.to(q.device)] = dense(of_rows(problem, rows))
+    if shared:
+        select = reuse if mode == "reuse" else refine
+        select(problem, shared, proxies(problem, shared, proxy), result, budget, window, phase)
+    return result
+
+
+def is_dense(one: Group, shortest: int) -> bool:
+    """Whether a group takes the dense path: alone, without keys, or with a short prefix."""
+    keys = max(0, one.hi - one.lo)
+    return one.stop - one.start == 1 or keys == 0 or keys <= shortest
+
+
+def of_rows(problem: Problem, rows: Tensor) -> Problem:
+    """The rows with these numbers (on the host)."""
+    there = rows.to(problem.q.device)
+    scale = None if problem.q_scale is None else problem.q_scale[there]
+    fields = (take(problem.q, there), problem.k, problem.w[there], scale, problem.k_scale)
+    fields = (*fields, problem.lo[rows], problem.hi[rows])
+    return Problem(*fields, problem.topk, problem.max_bytes)
+
+
+def reuse(problem, groups, proxy: Problem, result: Tensor, budget: int, window: int, phase: str) -> None:
+    """Every member takes the proxy's top-k."""
+    for one, chosen in zip(groups, dense(proxy), strict=True):
+        result[one.start : one.stop] = chosen
+
+
+def refine(problem, groups, proxy: Problem, result: Tensor, budget: int, window: int, phase: str) -> None:
+    """Every member takes its own top-k of the proxy's candidates, in which the window always is."""
+    starts = torch.tensor([max(one.lo, one.hi - window) for one in groups])
+    if phase == "prefill":  # the window counts inside the budget, and the proxy ranks what is outside
+        fields = {**vars(proxy), "hi": starts}
+        proxy = Problem(**fields)
+    ranks = best(proxy, budget)
+    for one, start, order in zip(groups, starts.tolist(), ranks, strict=True):
+        recent = torch.arange(start, one.hi_last, device=order.device)
+        room = budget - len(recent) if phase == "prefill" else budget
+        candidates = torch.cat([order[: max(0, room)], recent])
+        candidates = candidates[candidates >= 0].unique()  # ascending
+        members = problem.rows(slice(one.start, one.stop))
+        hi = members.hi.to(order.device)[:, None]
+        found = ranked(scores(members, candidates), candidates, candidates < hi, problem.topk)
+        result[one.start : one.stop] = ascending(found, problem.topk)

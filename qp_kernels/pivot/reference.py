@@ -1,0 +1,122 @@
+"""Scores and exact selection of keys in plain torch: what every selection here is made of.
+
+    I[t, s] = k_scale[s] * sum over j of w[t, j] * q_scale[t, j] * relu(q[t, j] . k[s])
+
+in float32. Source: DeepSeek-V3.2 (the lightning indexer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .checks import Problem
+
+# Of a score, its sort key (int64) and its position (int64), twice: what a row of the selection holds at once.
+BYTES_A_SCORE = 48
+FP8_LARGEST = 448.0
+
+
+def scores(problem: Problem, keys: Tensor | None = None) -> Tensor:
+    """I of every row against all keys, or those at positions `keys`: [T, N] float32."""
+    k, k_scale = problem.k, problem.k_scale
+    if keys is not None:
+        k, k_scale = take(k, keys), None if k_scale is None else k_scale[keys]
+    return score(problem.q, k, problem.w, problem.q_scale, k_scale)
+
+
+def score(q: Tensor, k: Tensor, w: Tensor, q_scale: Tensor | None, k_scale: Tensor | None) -> Tensor:
+    """The same for tensors; one head at a time, so that nothing is larger than the result."""
+    weights = w if q_scale is None else w * q_scale
+    k = k.float().t()
+    total = torch.zeros(len(q), k.shape[1], dtype=torch.float32, device=q.device)
+    with ieee():
+        for j in range(q.shape[1]):
+            total += weights[:, j, None] * (q[:, j].float() @ k).relu()
+    return total if k_scale is None else total * k_scale
+
+
+class ieee:
+    """Matrix products of float32 in float32: a process may have allowed TF32."""
+
+    def __enter__(self) -> None:
+        self.before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_float32_matmul_precision(self.before)
+
+
+def ranked(values: Tensor, positions: Tensor, eligible: Tensor, limit: int) -> Tensor:
+    """The first `limit` positions of each row by score descending, position ascending; [T, limit] int64, -1 beyond.
+
+    Args:
+        values: [T, M] float32. positions: [M] ascending. eligible: [T, M] bool; NaN never is.
+    """
+    eligible = eligible & ~values.isnan()
+    keys = order_keys(values).masked_fill(~eligible, torch.iinfo(torch.int64).min)
+    limit = min(limit, values.shape[1])
+    best = keys.sort(dim=1, descending=True, stable=True).indices[:, :limit]
+    return positions[best].masked_fill(~eligible.gather(1, best), -1)
+
+
+def order_keys(values: Tensor) -> Tensor:
+    """int64 images of float32 scores with their order; -0.0 equals 0.0."""
+    bits = (values + 0.0).view(torch.int32).long()
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def ascending(chosen: Tensor, width: int) -> Tensor:
+    """Chosen positions [T, <= width] as a result: [T, width] int32, ascending, with a tail of -1."""
+    beyond = torch.iinfo(torch.int64).max
+    chosen = chosen.masked_fill(chosen < 0, beyond).sort(dim=1).values
+    chosen = chosen.masked_fill(chosen == beyond, -1)
+    return torch.nn.functional.pad(chosen, (0, width - chosen.shape[1]), value=-1).int()
+
+
+def chunks(problem: Problem, rows: int | None = None) -> Iterator[slice]:
+    """Rows whose scores fit `max_bytes` at once; at least one."""
+    step = max(1, problem.max_bytes // (BYTES_A_SCORE * max(1, problem.keys)))
+    total = len(problem) if rows is None else rows
+    for start in range(0, total, step):
+        yield slice(start, min(start + step, total))
+
+
+def best(problem: Problem, limit: int) -> Tensor:
+    """The first `limit` keys of each row in rank order, [T, <= limit] int64 with -1 where there are no more."""
+    device = problem.q.device
+    positions = torch.arange(problem.keys, device=device)
+    found = [torch.empty(0, min(limit, problem.keys), dtype=torch.int64, device=device)]
+    for chunk in chunks(problem):
+        part = problem.rows(chunk)
+        lo, hi = part.lo.to(device)[:, None], part.hi.to(device)[:, None]
+        found.append(ranked(scores(part), positions, (positions >= lo) & (positions < hi), limit))
+    return torch.cat(found)
+
+
+def dense(problem: Problem) -> Tensor:
+    """Every row's own top-k: [T, topk] int32."""
+    return ascending(best(problem, problem.topk), problem.topk)
+
+
+def take(values: Tensor, index) -> Tensor:
+    """values[index]; float8 has no gather of its own on every device."""
+    if values.dtype == torch.float8_e4m3fn:
+        return values.view(torch.uint8)[index].view(values.dtype)
+    return values[index]
+
+
+def rounded(total: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """A float32 sum [..., D] in a dtype of q and k; for float8 with the smallest power of two as scale [...] that fits.
+
+    The scale is 1 where all is zero or something is not finite.
+    """
+    if dtype != torch.float8_e4m3fn:
+        return total.to(dtype), None
+    largest = total.abs().amax(-1)
+    exponent = torch.ceil(torch.log2(largest.double() / FP8_LARGEST))
+    scale = torch.exp2(exponent).where(largest.isfinite() & (largest > 0), 1.0)
+    scale = torch.where(largest.double() / scale > FP8_LARGEST, scale * 2, scale).float()
+    return (total / scale[..., None]).to(dtype), scale

@@ -1,0 +1,185 @@
+"""What PIVOT is compared to: HISA (few blocks of keys) and MISA (few heads), in plain torch, on the same scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import checks
+from .api import MAX_BYTES, of_rows
+from .checks import Problem
+from .reference import ascending, best, chunks, dense, ranked, rounded, score, scores, take
+
+
+@torch.no_grad()
+def hisa_topk(
+    q: Tensor,
+    k: Tensor,
+    w: Tensor,
+    topk: int,
+    *,
+    block: int = 128,
+    blocks: int = 64,
+    q_scale: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    backend: str = "auto",
+    max_bytes: int = MAX_BYTES,
+) -> Tensor:
+    """HISA: a query scores the sums of its blocks of keys, and then the keys of the best blocks.
+
+    Args:
+        q, k, w, topk, q_scale, k_scale, lo, hi, backend, max_bytes: As for `dense_topk`.
+        block: Keys of a block, >= 1. A row's blocks start at its lo.
+        blocks: Blocks whose keys are scored, >= 2, with (blocks - 1) * block >= topk. The first and the last one, full
+            or not, are always among them; the others by the score of their sum (de-quantised, float32, rounded to the
+            dtype of k), ties lowest block, NaN last.
+    Returns, Ties:
+        As for `dense_topk`.
+    Raises:
+        As `dense_topk`; ValueError for blocks or block out of range.
+    """
+    options = {"q_scale": q_scale, "k_scale": k_scale, "lo": lo, "hi": hi, "backend": backend, "max_bytes": max_bytes}
+    problem = checks.problem(q, k, w, topk, **options)
+    block, blocks = checks.whole("block", block, 1), checks.whole("blocks", blocks, 2)
+    if (blocks - 1) * block < topk:
+        raise ValueError(f"(blocks - 1) * block must be >= topk, {topk}, got {(blocks - 1) * block}")
+    result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
+    for start, rows in by_start(problem):
+        part = of_rows(problem, rows)
+        sums, scale = block_sums(part, start, block)
+        for chunk in chunks(part):
+            some = part.rows(chunk)
+            inside = chosen_blocks(some, start, sums, scale, block, blocks)
+            found = torch.cat([of_blocks(some, i, start, inside[i], block) for i in range(len(some))])
+            result[rows[chunk].to(q.device)] = ascending(found, topk)
+    return result
+
+
+def by_start(problem: Problem):
+    """(lo, rows) for every lo that occurs."""
+    for start in problem.lo.unique().tolist():
+        yield start, torch.nonzero(problem.lo == start)[:, 0]
+
+
+def block_sums(problem: Problem, start: int, block: int) -> tuple[Tensor, Tensor | None]:
+    """The sums of the full blocks of keys from `start` on, as keys: [n, D] in the dtype of k, and their scales."""
+    n = (problem.keys - start) // block
+    keys = problem.k.float() if problem.k_scale is None else problem.k.float() * problem.k_scale[:, None]
+    return rounded(keys[start : start + n * block].unflatten(0, (n, block)).sum(1), problem.k.dtype)
+
+
+def chosen_blocks(problem: Problem, start: int, sums: Tensor, scale: Tensor | None, block: int, blocks: int) -> Tensor:
+    """[T, blocks] int64: numbers of the chosen blocks in any order, -1 where a row has fewer."""
+    device = problem.q.device
+    keys = (problem.hi - start).clamp(min=0).to(device)[:, None]
+    count = (keys + block - 1) // block
+    values = score(problem.q, sums, problem.w, problem.q_scale, scale)
+    number = torch.arange(len(sums), device=device)
+    between = (number > 0) & (number < count - 1)
+    # What is NaN ranks last: behind all others, by number.
+    is_nan = values.isnan()
+    middle = ranked(values, number, between & ~is_nan, blocks - 2) if blocks > 2 else number.new_empty(len(values), 0)
+    rest = ranked(torch.zeros_like(values), number, between & is_nan, blocks - 2) if blocks > 2 else middle
+    order = torch.cat([middle, rest], dim=1)
+    order = order.gather(1, (order < 0).int().argsort(dim=1, stable=True))[:, : max(0, blocks - 2)]
+    first = torch.where(count > 0, 0, -1)
+    last = torch.where(count > 1, count - 1, -1)
+    return torch.cat([first, last, order], dim=1)
+
+
+def of_blocks(problem: Problem, row: int, start: int, inside: Tensor, block: int) -> Tensor:
+    """The ranked top-k of one row among the keys of its blocks, [1, topk] with -1 beyond."""
+    one = problem.rows(slice(row, row + 1))
+    numbers = inside[inside >= 0].sort().values
+    keys = (start + numbers[:, None] * block + torch.arange(block, device=numbers.device)).flatten()
+    keys = keys[keys < int(one.hi)]
+    found = ranked(scores(one, keys), keys, torch.ones(1, len(keys), dtype=torch.bool, device=keys.device), one.topk)
+    return torch.nn.functional.pad(found, (0, one.topk - found.shape[1]), value=-1)
+
+
+@torch.no_grad()
+def misa_topk(
+    q: Tensor,
+    k: Tensor,
+    w: Tensor,
+    topk: int,
+    *,
+    heads: int = 8,
+    block: int = 1024,
+    rerank: int | None = None,
+    q_scale: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    backend: str = "auto",
+    max_bytes: int = MAX_BYTES,
+) -> Tensor:
+    """MISA: a query scores its keys with the few heads that a router takes for the most active.
+
+    Args:
+        q, k, w, topk, q_scale, k_scale, lo, hi, backend, max_bytes: As for `dense_topk`.
+        heads: Heads that score, >= 1; H and more are all. The router's energy of head j is
+
+                E_j = |w_j| * q_scale_j * sum over full blocks b of relu(q_j . sum of the keys in b)
+
+            (of the one partial block if there is no full one; a product that is NaN counts 0). Ties lowest head.
+        block: Keys of a block, >= 1; blocks start at lo. Their sums are those of `hisa_topk`.
+        rerank: None, or how many keys the few heads leave to all heads, >= topk.
+    Returns, Ties:
+        As for `dense_topk`.
+    Raises:
+        As `dense_topk`; ValueError for heads, block or rerank out of range.
+    """
+    options = {"q_scale": q_scale, "k_scale": k_scale, "lo": lo, "hi": hi, "backend": backend, "max_bytes": max_bytes}
+    problem = checks.problem(q, k, w, topk, **options)
+    heads, block = checks.whole("heads", heads, 1), checks.whole("block", block, 1)
+    if rerank is not None and checks.whole("rerank", rerank, 1) < topk:
+        raise ValueError(f"rerank must be >= topk, {topk}, got {rerank}")
+    if heads >= q.shape[1]:
+        return dense(problem)
+    few = routed(problem, heads, block)
+    if rerank is None:
+        return dense(few)
+    candidates = best(few, rerank)
+    found = []
+    for t in range(len(problem)):
+        one, keys = problem.rows(slice(t, t + 1)), candidates[t][candidates[t] >= 0].sort().values
+        every = torch.ones(1, len(keys), dtype=torch.bool, device=keys.device)
+        chosen = ranked(scores(one, keys), keys, every, topk)
+        found.append(torch.nn.functional.pad(chosen, (0, topk - chosen.shape[1]), value=-1))
+    return ascending(torch.cat(found), topk) if found else candidates.new_empty(0, topk).int()
+
+
+def routed(problem: Problem, heads: int, block: int) -> Problem:
+    """The problem with each row's `heads` most active heads, in ascending order."""
+    active = torch.empty(len(problem), heads, dtype=torch.int64, device=problem.q.device)
+    for start, rows in by_start(problem):
+        there = rows.to(problem.q.device)
+        energies = energy(of_rows(problem, rows), start, block)
+        order = energies.sort(dim=1, descending=True, stable=True).indices[:, :heads]
+        active[there] = order.sort(dim=1).values
+    row = torch.arange(len(problem), device=problem.q.device)[:, None]
+    scale = None if problem.q_scale is None else problem.q_scale[row, active]
+    fields = (take(problem.q, (row, active)), problem.k, problem.w[row, active], scale, problem.k_scale)
+    fields = (*fields, problem.lo, problem.hi)
+    return Problem(*fields, problem.topk, problem.max_bytes)
+
+
+def energy(problem: Problem, start: int, block: int) -> Tensor:
+    """E [T, H] float32 of rows whose keys start at `start`."""
+    device = problem.q.device
+    sums, scale = block_sums(problem, start, block)
+    sums = sums.float() if scale is None else sums.float() * scale[:, None]
+    weight = problem.w.abs() if problem.q_scale is None else problem.w.abs() * problem.q_scale
+    full = ((problem.hi - start).clamp(min=0) // block).to(device)
+    inside = torch.arange(len(sums), device=device) < full[:, None]
+    products = torch.einsum("thd,nd->thn", problem.q.float(), sums).nan_to_num(nan=0.0, posinf=None, neginf=None)
+    total = products.relu().where(inside[:, None, :], 0.0).sum(-1)
+    keys = problem.k.float() if problem.k_scale is None else problem.k.float() * problem.k_scale[:, None]
+    for t in torch.nonzero((full == 0).cpu() & (problem.hi > start))[:, 0].tolist():
+        part, part_scale = rounded(keys[start : int(problem.hi[t])].sum(0), problem.k.dtype)
+        part = part.float() if part_scale is None else part.float() * part_scale
+        total[t] = (problem.q[t].float() @ part).nan_to_num(nan=0.0).relu()
+    return (weight * total).nan_to_num(nan=0.0)
