@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from .pivot.checks import runs_here, tensor, whole
+from .pivot.reference import in_float32
 
 # Bytes that the gathered keys and values of a chunk of rows may take.
 CHUNK_BYTES = 256 << 20
 
 
-@torch.no_grad()
+@in_float32
 def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, indices: Tensor, *, scale: float, backend: str = "auto"
 ) -> Tensor:
@@ -44,7 +47,7 @@ def sparse_attention(
     if indices.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"indices must be int32 or int64, got {indices.dtype}")
     (rows, heads, width), (keys, kv_heads, _) = q.shape, k.shape
-    if k.shape[2] != width or v.shape[:2] != k.shape[:2] or kv_heads < 1 or heads % kv_heads:
+    if k.shape[2] != width or v.shape[:2] != k.shape[:2] or min(kv_heads, width) < 1 or heads % kv_heads:
         shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in (("q", q), ("k", k), ("v", v)))
         raise ValueError(f"k must be [N, Hkv, D] and v [N, Hkv, Dv] with Hq a multiple of Hkv, got {shapes}")
     if len(indices) != rows:
@@ -54,6 +57,8 @@ def sparse_attention(
     if not indices.is_cuda and indices.numel() and not bool(((indices >= -1) & (indices < keys)).all()):
         raise ValueError(f"indices must be in [-1, {keys}), got {int(indices.min())} .. {int(indices.max())}")
     runs_here(backend)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, got {scale!r}")
     width = whole("topk", indices.shape[1], 0)
     out = torch.zeros(rows, heads, v.shape[2], dtype=q.dtype, device=q.device)
     if not keys or not width:

@@ -53,7 +53,8 @@ def joint_and_union(indices: Tensor, group: int) -> tuple[Tensor, Tensor]:
     Args:
         indices: [T, topk]. group: g >= 1 rows; a rest of fewer rows is left out.
     Returns:
-        joint, union: [T // g] float64. Equal rows have 1 and 1, rows without a common key 0 and g.
+        joint, union: [T // g] float64. Equal rows have 1 and 1, rows without a common key 0 and g, rows without any
+        key 0 and 0.
     """
     n = len(indices) // group
     rows = indices[: n * group].long().reshape(n, group * indices.shape[1])
@@ -72,12 +73,14 @@ def joint_and_union(indices: Tensor, group: int) -> tuple[Tensor, Tensor]:
 def captured(mass: Tensor, indices: Tensor) -> Tensor:
     """The sum of each row's mass [T, N] over its selected keys, [T] float64."""
     there = indices >= 0
+    if not mass.shape[1]:
+        return torch.zeros(len(mass), dtype=torch.float64, device=mass.device)
     return mass.double().gather(1, indices.clamp(min=0).long()).masked_fill(~there, 0.0).sum(1)
 
 
 def mass_curve(scores: Tensor) -> Tensor:
-    """The share of a row's positive score in its n largest, n = 1 .. N: [T, N] float64; zeros without any."""
-    ordered = scores.double().clamp(min=0).sort(dim=1, descending=True).values
+    """The share of a row's positive score in its n largest, n = 1 .. N: [T, N] float64; zeros without any. NaN is 0."""
+    ordered = scores.double().nan_to_num(nan=0.0).clamp(min=0).sort(dim=1, descending=True).values
     total = ordered.sum(1, keepdim=True)
     return torch.where(total > 0, ordered.cumsum(1) / total, 0.0)
 

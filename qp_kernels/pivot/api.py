@@ -8,13 +8,13 @@ from torch import Tensor
 from . import checks
 from .checks import Problem
 from .groups import PROXIES, Group, cut, proxies
-from .reference import ascending, best, dense, ranked, scores, take
+from .reference import ascending, best, dense, in_float32, ranked, scores, take
 
 MODES, PHASES = ("refine", "reuse"), ("prefill", "decode")
 MAX_BYTES = 512 << 20
 
 
-@torch.no_grad()
+@in_float32
 def dense_topk(
     q: Tensor,
     k: Tensor,
@@ -60,7 +60,7 @@ def dense_topk(
     return dense(checks.problem(q, k, w, topk, **options))
 
 
-@torch.no_grad()
+@in_float32
 def pivot_topk(
     q: Tensor,
     k: Tensor,
@@ -129,13 +129,14 @@ def pivot_topk(
     groups = cut(problem.lo, problem.hi, size)
     alone = [one for one in groups if is_dense(one, shortest)]
     shared = [one for one in groups if not is_dense(one, shortest)]
+    if not shared:
+        return dense(problem)
     result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
-    rows = torch.tensor([t for one in alone for t in range(one.start, one.stop)], dtype=torch.int64)
+    rows = torch.tensor([t for one in alone for t in range(one.start, one.stop)], dtype=torch.int64, device="cpu")
     if len(rows):
         result[rows.to(q.device)] = dense(of_rows(problem, rows))
-    if shared:
-        select = reuse if mode == "reuse" else refine
-        select(problem, shared, proxies(problem, shared, proxy), result, budget, window, phase)
+    select = reuse if mode == "reuse" else refine
+    select(problem, shared, proxies(problem, shared, proxy), result, budget, window, phase)
     return result
 
 
@@ -162,7 +163,7 @@ def reuse(problem, groups, proxy: Problem, result: Tensor, budget: int, window: 
 
 def refine(problem, groups, proxy: Problem, result: Tensor, budget: int, window: int, phase: str) -> None:
     """Every member takes its own top-k of the proxy's candidates, in which the window always is."""
-    starts = torch.tensor([max(one.lo, one.hi - window) for one in groups])
+    starts = torch.tensor([max(one.lo, one.hi - window) for one in groups], device="cpu")
     if phase == "prefill":  # the window counts inside the budget, and the proxy ranks what is outside
         fields = {**vars(proxy), "hi": starts}
         proxy = Problem(**fields)

@@ -78,7 +78,8 @@ def problem(q, k, w, topk, *, q_scale, k_scale, lo, hi, backend, max_bytes) -> P
     lo, hi = _bounds(lo, hi, rows, keys)
     scales = (None if scale is None else scale.float() for scale in (q_scale, k_scale))
     topk, max_bytes = whole("topk", topk, 1), whole("max_bytes", max_bytes, 1)
-    return Problem(q, k, w.float(), *scales, lo, hi, topk, max_bytes)
+    # Contiguous, so that a product takes the same path whoever asks for it.
+    return Problem(q.contiguous(), k.contiguous(), w.float(), *scales, lo, hi, topk, max_bytes)
 
 
 def runs_here(backend: str) -> None:
@@ -117,6 +118,7 @@ def _scale(name: str, value: Any, shape: tuple[int, ...]) -> None:
         raise TypeError(f"{name} must be a float tensor, got {_name(value.dtype)}")
     if value.shape != shape:
         raise ValueError(f"{name} must have shape {list(shape)}, got {list(value.shape)}")
+    value = value.float()
     if not value.is_cuda and not bool(((value > 0) & (value < math.inf)).all()):
         raise ValueError(f"{name} must be positive and finite")
 
@@ -125,8 +127,8 @@ def _bounds(lo: Any, hi: Any, rows: int, keys: int) -> tuple[Tensor, Tensor]:
     """lo and hi on the host, clamped into [0, N]; by default the rows are the last positions of the keys."""
     if hi is None and rows > keys:
         raise ValueError(f"without hi the T queries are the last of N keys: T must be <= N, got {rows} and {keys}")
-    lo = torch.zeros(rows, dtype=torch.int64) if lo is None else _bound("lo", lo, rows)
-    hi = torch.arange(keys - rows + 1, keys + 1) if hi is None else _bound("hi", hi, rows)
+    lo = torch.zeros(rows, dtype=torch.int64, device="cpu") if lo is None else _bound("lo", lo, rows)
+    hi = torch.arange(keys - rows + 1, keys + 1, device="cpu") if hi is None else _bound("hi", hi, rows)
     return lo.clamp(0, keys), hi.clamp(0, keys)
 
 
@@ -136,6 +138,8 @@ def _bound(name: str, value: Any, rows: int) -> Tensor:
         raise TypeError(f"{name} must be an integer tensor, got {_name(value.dtype)}")
     if len(value) != rows:
         raise ValueError(f"{name} must have one value per query, {rows}, got {len(value)}")
+    if value.dtype == torch.uint64:  # more than int64 holds is beyond every key
+        return torch.from_numpy(value.cpu().numpy().clip(max=2**62).astype("int64"))
     return value.to("cpu", torch.int64)
 
 

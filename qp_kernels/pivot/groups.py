@@ -46,7 +46,9 @@ def proxies(problem: Problem, groups: list[Group], kind: str) -> Problem:
     de-quantised, added in row order in float32, and rounded to the dtype of q.
     """
     device = problem.q.device
-    bounds = [torch.tensor([getattr(group, name) for group in groups], dtype=torch.int64) for name in ("lo", "hi")]
+    bounds = [
+        torch.tensor([getattr(one, name) for one in groups], dtype=torch.int64, device="cpu") for name in ("lo", "hi")
+    ]
     if kind != "mean":
         rows = torch.tensor([group.start if kind == "first" else group.stop - 1 for group in groups], device=device)
         scale = None if problem.q_scale is None else problem.q_scale[rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from .checks import whole
@@ -44,7 +45,9 @@ def index_cache_greedy(loss_of_pattern: Callable[[str], float], n_indexed: int, 
         loss_of_pattern: A pattern of F and S -> its loss.
         n_indexed: Layers with an indexer. keep: How many select at the end, 1 <= keep <= n_indexed; the first always
             does.
-    Ties: the lowest layer shares first.
+    Ties: the lowest layer shares first. A loss of NaN loses to every other.
+    Raises:
+        ValueError: keep out of range, or every loss is NaN.
 
     >>> index_cache_greedy(lambda pattern: abs(pattern.find("S") - 2), 4, 3)
     'FFSF'
@@ -55,5 +58,8 @@ def index_cache_greedy(loss_of_pattern: Callable[[str], float], n_indexed: int, 
     pattern = "F" * n_indexed
     while pattern.count("F") > keep:
         tried = [pattern[:i] + "S" + pattern[i + 1 :] for i in range(1, n_indexed) if pattern[i] == "F"]
-        pattern = min(tried, key=loss_of_pattern)
+        losses = [float(loss_of_pattern(one)) for one in tried]
+        if all(math.isnan(loss) for loss in losses):
+            raise ValueError(f"the loss of every pattern is NaN that follows {pattern!r}")
+        pattern = min(zip(losses, tried, strict=True), key=lambda one: math.inf if math.isnan(one[0]) else one[0])[1]
     return pattern

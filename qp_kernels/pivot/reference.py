@@ -7,7 +7,9 @@ in float32. Source: DeepSeek-V3.2 (the lightning indexer).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,6 +19,8 @@ from .checks import Problem
 # Of a score, its sort key (int64) and its position (int64), twice: what a row of the selection holds at once.
 BYTES_A_SCORE = 48
 FP8_LARGEST = 448.0
+# Of a float32 number.
+LEAST_EXPONENT = -149
 
 
 def scores(problem: Problem, keys: Tensor | None = None) -> Tensor:
@@ -32,21 +36,28 @@ def score(q: Tensor, k: Tensor, w: Tensor, q_scale: Tensor | None, k_scale: Tens
     weights = w if q_scale is None else w * q_scale
     k = k.float().t()
     total = torch.zeros(len(q), k.shape[1], dtype=torch.float32, device=q.device)
-    with ieee():
-        for j in range(q.shape[1]):
-            total += weights[:, j, None] * (q[:, j].float() @ k).relu()
+    for j in range(q.shape[1]):
+        total += weights[:, j, None] * (q[:, j].float() @ k).relu()
     return total if k_scale is None else total * k_scale
 
 
-class ieee:
-    """Matrix products of float32 in float32: a process may have allowed TF32."""
+def in_float32(function: Callable) -> Callable:
+    """Without gradients, without autocast, and with float32 products in float32: a process may have allowed TF32."""
 
-    def __enter__(self) -> None:
-        self.before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+                stack.enter_context(torch.autocast(device, enabled=False))
+            for matmul in (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)):
+                name, value = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
+                if hasattr(matmul, name) and getattr(matmul, name) != value:
+                    stack.callback(setattr, matmul, name, getattr(matmul, name))
+                    setattr(matmul, name, value)
+            return function(*args, **kwargs)
 
-    def __exit__(self, *_: object) -> None:
-        torch.set_float32_matmul_precision(self.before)
+    return wrapper
 
 
 def ranked(values: Tensor, positions: Tensor, eligible: Tensor, limit: int) -> Tensor:
@@ -116,7 +127,7 @@ def rounded(total: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     if dtype != torch.float8_e4m3fn:
         return total.to(dtype), None
     largest = total.abs().amax(-1)
-    exponent = torch.ceil(torch.log2(largest.double() / FP8_LARGEST))
+    exponent = torch.ceil(torch.log2(largest.double() / FP8_LARGEST)).clamp(min=LEAST_EXPONENT)
     scale = torch.exp2(exponent).where(largest.isfinite() & (largest > 0), 1.0)
     scale = torch.where(largest.double() / scale > FP8_LARGEST, scale * 2, scale).float()
     return (total / scale[..., None]).to(dtype), scale

@@ -8,10 +8,13 @@ from torch import Tensor
 from . import checks
 from .api import MAX_BYTES, of_rows
 from .checks import Problem
-from .reference import ascending, best, chunks, dense, ranked, rounded, score, scores, take
+from .reference import ascending, best, chunks, dense, in_float32, ranked, rounded, score, scores, take
+
+# Of the router's products with blocks, at once.
+BYTES_A_PRODUCT = 16
 
 
-@torch.no_grad()
+@in_float32
 def hisa_topk(
     q: Tensor,
     k: Tensor,
@@ -45,6 +48,7 @@ def hisa_topk(
     block, blocks = checks.whole("block", block, 1), checks.whole("blocks", blocks, 2)
     if (blocks - 1) * block < topk:
         raise ValueError(f"(blocks - 1) * block must be >= topk, {topk}, got {(blocks - 1) * block}")
+    block = min(block, max(1, problem.keys))
     result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
     for start, rows in by_start(problem):
         part = of_rows(problem, rows)
@@ -99,7 +103,7 @@ def of_blocks(problem: Problem, row: int, start: int, inside: Tensor, block: int
     return torch.nn.functional.pad(found, (0, one.topk - found.shape[1]), value=-1)
 
 
-@torch.no_grad()
+@in_float32
 def misa_topk(
     q: Tensor,
     k: Tensor,
@@ -139,6 +143,7 @@ def misa_topk(
         raise ValueError(f"rerank must be >= topk, {topk}, got {rerank}")
     if heads >= q.shape[1]:
         return dense(problem)
+    block = min(block, max(1, problem.keys))
     few = routed(problem, heads, block)
     if rerank is None:
         return dense(few)
@@ -169,17 +174,28 @@ def routed(problem: Problem, heads: int, block: int) -> Problem:
 
 def energy(problem: Problem, start: int, block: int) -> Tensor:
     """E [T, H] float32 of rows whose keys start at `start`."""
-    device = problem.q.device
+    device, (rows, heads, _) = problem.q.device, problem.q.shape
     sums, scale = block_sums(problem, start, block)
     sums = sums.float() if scale is None else sums.float() * scale[:, None]
     weight = problem.w.abs() if problem.q_scale is None else problem.w.abs() * problem.q_scale
     full = ((problem.hi - start).clamp(min=0) // block).to(device)
-    inside = torch.arange(len(sums), device=device) < full[:, None]
-    products = torch.einsum("thd,nd->thn", problem.q.float(), sums).nan_to_num(nan=0.0, posinf=None, neginf=None)
-    total = products.relu().where(inside[:, None, :], 0.0).sum(-1)
-    keys = problem.k.float() if problem.k_scale is None else problem.k.float() * problem.k_scale[:, None]
+    total = torch.zeros(rows, heads, dtype=torch.float32, device=device)
+    step = max(1, problem.max_bytes // (BYTES_A_PRODUCT * heads * max(1, len(sums))))
+    for first in range(0, rows, step):
+        chunk = slice(first, min(first + step, rows))
+        inside = torch.arange(len(sums), device=device) < full[chunk, None]
+        products = no_nan(torch.einsum("thd,nd->thn", problem.q[chunk].float(), sums)).relu()
+        total[chunk] = products.where(inside[:, None, :], 0.0).sum(-1)
     for t in torch.nonzero((full == 0).cpu() & (problem.hi > start))[:, 0].tolist():
-        part, part_scale = rounded(keys[start : int(problem.hi[t])].sum(0), problem.k.dtype)
+        keys = slice(start, int(problem.hi[t]))
+        part = problem.k[keys].float()
+        part = part if problem.k_scale is None else part * problem.k_scale[keys, None]
+        part, part_scale = rounded(part.sum(0), problem.k.dtype)
         part = part.float() if part_scale is None else part.float() * part_scale
-        total[t] = (problem.q[t].float() @ part).nan_to_num(nan=0.0).relu()
-    return (weight * total).nan_to_num(nan=0.0)
+        total[t] = no_nan(problem.q[t].float() @ part).relu()
+    return no_nan(weight * total)
+
+
+def no_nan(values: Tensor) -> Tensor:
+    """Values with 0 for NaN."""
+    return values.masked_fill(values.isnan(), 0.0)

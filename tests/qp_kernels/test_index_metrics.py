@@ -49,6 +49,8 @@ def test_mass_and_regret():
     assert metrics.captured(mass, found).tolist() == [0.625, 0.0]
     assert metrics.regret(mass, found, best).tolist() == pytest.approx([1 - 0.625 / 0.75, 0.0])
     assert metrics.mass_curve(mass)[0].tolist() == [0.5, 0.75, 0.875, 1.0] and (metrics.mass_curve(mass)[1] == 0).all()
+    assert metrics.mass_curve(torch.tensor([[1.0, float("nan"), 3.0]])).tolist() == [[0.75, 1.0, 1.0]]
+    assert metrics.captured(torch.zeros(2, 0), torch.full((2, 3), -1)).tolist() == [0.0, 0.0]
     assert metrics.by_member(torch.tensor([1.0, 2.0, 3.0, 6.0, 9.0]), 2).tolist() == [2.0, 4.0]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qp_kernels import pivot
-from qp_kernels.pivot import checks, groups, reference
+from qp_kernels.pivot import api, checks, groups, reference, rivals
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "index_selection.json").read_text())
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
@@ -54,7 +54,7 @@ def drawn(seed):
 def test_random_integers_against_the_definitions(seed, device):
     rng, rows, k, w, lo, hi = drawn(seed)
     topk = rng.randint(1, 8)
-    dtype = rng.choice(DTYPES[:3])
+    dtype = rng.choice(DTYPES)
     q_, k_, w_ = tensors(rows, k, w, dtype, device)
     bounds = {"lo": torch.tensor(lo), "hi": torch.tensor(hi), "max_bytes": rng.choice([1, 1 << 20])}
     assert pivot.dense_topk(q_, k_, w_, topk, **bounds).tolist() == oracle_index.dense(rows, k, w, lo, hi, topk)
@@ -94,23 +94,119 @@ def test_default_bounds_and_budget():
     assert pivot.pivot_topk(q_, k_, w_, 3).tolist() == want
 
 
-def test_scales_are_part_of_the_score():
-    q, k, w = torch.randn(5, 2, 8), torch.randn(30, 8), torch.rand(5, 2)
-    q_scale, k_scale = 2.0 ** torch.randint(-3, 4, (5, 2)), 2.0 ** torch.randint(-3, 4, (30,))
-    whole = q * q_scale[..., None], k * k_scale[:, None], w
-    scaled = {"q_scale": q_scale, "k_scale": k_scale}
-    for select, options in (
-        (pivot.dense_topk, {}),
-        (pivot.pivot_topk, {"guard": False}),
-        (pivot.hisa_topk, {"block": 4, "blocks": 3}),
-        (pivot.misa_topk, {"heads": 1, "block": 4}),
-    ):
-        assert select(q, k, w, 4, **scaled, **options).equal(select(*whole, 4, **options))
+SELECTS = (
+    (pivot.dense_topk, {}),
+    *(
+        (pivot.pivot_topk, {"guard": False, "proxy": proxy, "mode": mode})
+        for proxy in groups.PROXIES
+        for mode in api.MODES
+    ),
+    (pivot.hisa_topk, {"block": 4, "blocks": 3}),
+    (pivot.misa_topk, {"heads": 1, "block": 4}),
+    (pivot.misa_topk, {"heads": 1, "block": 99, "rerank": 6}),
+)
+
+
+@pytest.mark.parametrize("select, options", SELECTS)
+def test_scales_are_part_of_the_score(select, options):
+    generator = torch.Generator().manual_seed(1)
+    q, k, w = (torch.randn(*shape, generator=generator) for shape in ((6, 2, 8), (30, 8), (6, 2)))
+    q_scale = 2.0 ** torch.randint(-3, 4, (6, 2), generator=generator)
+    k_scale = 2.0 ** torch.randint(-3, 4, (30,), generator=generator)
+    want = select(q * q_scale[..., None], k * k_scale[:, None], w, 4, **options)
+    assert select(q, k, w, 4, q_scale=q_scale, k_scale=k_scale, **options).equal(want)
+    # Any float will do.
+    scales = {"q_scale": q_scale.double(), "k_scale": k_scale.bfloat16()}
+    assert select(q, k, w.double(), 4, **scales, **options).equal(want)
+
+
+@pytest.mark.parametrize("select, options", SELECTS)
+def test_bounds_are_clamped_first(select, options):
+    q, k, w = torch.randn(6, 2, 4), torch.randn(12, 4), torch.rand(6, 2)
+    lo, hi = torch.tensor([-3, -1, 0, 0, 2, 2]), torch.tensor([4, 5, 6, 40, 41, 13])
+    want = select(q, k, w, 3, lo=lo.clamp(0, 12), hi=hi.clamp(0, 12), **options)
+    assert select(q, k, w, 3, lo=lo, hi=hi, **options).equal(want)
+    huge = torch.tensor([2**63] * 6, dtype=torch.uint64)
+    assert select(q, k, w, 3, hi=huge, **options).equal(select(q, k, w, 3, hi=torch.full((6,), 12), **options))
+
+
+@pytest.mark.parametrize("select, options", SELECTS)
+def test_what_a_process_allows_does_not_show(select, options, monkeypatch):
+    """TF32, autocast and a default device: products are float32, and all is as it was afterwards."""
+    q, k, w = torch.randn(6, 2, 4) * 300, torch.randn(12, 4) * 300, torch.rand(6, 2)
+    want = select(q, k, w, 3, **options)
+    seen = []
+    inner = reference.score
+    monkeypatch.setattr(reference, "score", lambda *args: seen.append(matmul.fp32_precision) or inner(*args))
+    matmul = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert select(q, k, w, 3, **options).equal(want)
+        torch.set_default_device("meta")
+        assert select(q, k, w, 3, **options).equal(want)
+    finally:
+        torch.set_default_device(None)
+        after, matmul.fp32_precision = matmul.fp32_precision, before
+    assert after == "tf32" and set(seen) == {"ieee"}
+
+
+def test_a_group_of_one_is_the_dense_path_bit_for_bit():
+    """Also where a product takes another path for another layout."""
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(64, 4, 2, generator=generator).permute(2, 1, 0)
+    k = torch.randn(64, generator=generator) + torch.randn(400, 64, generator=generator) * 1e-7
+    hi = torch.tensor([400, 400])
+    assert pivot.pivot_topk(q, k, torch.ones(2, 4), 20, group=1, hi=hi).equal(
+        pivot.dense_topk(q, k, torch.ones(2, 4), 20, hi=hi)
+    )
+
+
+def test_sums_are_rounded_to_the_type_of_q():
+    """256 + 1 is 256 in bfloat16: the first two keys tie, and the lower one wins."""
+    q = torch.tensor([[[256.0, 256.0]], [[0.0, 1.0]]]).bfloat16()
+    k = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]).bfloat16()
+    found = pivot.pivot_topk(q, k, torch.ones(2, 1), 1, group=2, mode="reuse", guard=False)
+    assert found.tolist() == [[0], [0]]
+    assert pivot.pivot_topk(q.float(), k.float(), torch.ones(2, 1), 1, group=2, mode="reuse", guard=False).tolist() == [
+        [1],
+        [1],
+    ]
+    # So are blocks of keys: the sums of blocks 1 and 2 tie, and only 1 is looked at beside the first and the last.
+    k = torch.tensor([[0.0], [0.0], [256.0], [0.0], [256.0], [1.0], [0.0], [0.0]]).bfloat16()
+    q, w, bounds = torch.ones(1, 1, 1).bfloat16(), torch.ones(1, 1), {"block": 2, "blocks": 3}
+    assert pivot.hisa_topk(q, k, w, 1, **bounds).tolist() == [[2]]
+    k[5] = 0.5
+    k[4] = 257  # itself 256
+    assert pivot.hisa_topk(
+        q.float(), k.float() + torch.tensor([[0.0]] * 4 + [[1.0]] + [[0.0]] * 3), w, 1, **bounds
+    ).tolist() == [[4]]
+
+
+def test_the_router_counts_nan_as_nothing_and_inf_as_inf():
+    q = torch.tensor([[[1e20, 0.0], [0.0, 1.5e19]]])
+    k = torch.tensor([[1e19, 1e19], [0.0, 0.0], [1.0, 1e19]])
+    problem = problem_of(q, k, torch.tensor([[0.5, 1.0]]))
+    assert rivals.energy(problem, 0, 3)[0, 0] == torch.inf
+    assert pivot.misa_topk(q, k, torch.tensor([[0.5, 1.0]]), 1, heads=1, block=3).tolist() == [[0]]
+    q[0, 0, 0] = float("nan")
+    assert rivals.energy(problem_of(q, k, torch.ones(1, 2)), 0, 3)[0].tolist()[0] == 0
+    assert rivals.energy(problem_of(q, k, torch.ones(1, 2)), 0, 9)[0].tolist()[0] == 0
+    # 0 * inf is no energy either.
+    q[0, 0, 0] = 1e38
+    assert rivals.energy(problem_of(q, k, torch.tensor([[0.0, 1.0]])), 0, 3)[0].tolist()[0] == 0
+
+
+def test_blocks_may_be_larger_than_what_there_is():
+    q, k, w = torch.randn(4, 2, 3), torch.randn(9, 3), torch.rand(4, 2)
+    assert pivot.hisa_topk(q, k, w, 3, block=2**62, blocks=2).equal(pivot.dense_topk(q, k, w, 3))
+    assert pivot.misa_topk(q, k, w, 3, heads=1, block=2**62).shape == (4, 3)
 
 
 def test_float8_sums_take_the_smallest_power_of_two_that_fits():
-    total = torch.tensor([[448.0, -3.0], [449.0, 1.0], [0.0, 0.0], [1e-3, 0.0], [float("nan"), 1.0]])
+    total = torch.tensor([[448.0, -3.0], [449.0, 1.0], [0.0, 0.0], [1e-3, 0.0], [float("nan"), 1.0], [2.0**-144, 0.0]])
     values, scale = reference.rounded(total, torch.float8_e4m3fn)
+    assert scale[5] == 2.0**-149 and values[5].float().tolist() == [32.0, 0.0]
     assert scale[:4].tolist() == [1.0, 2.0, 1.0, 2.0**-18] and scale[4] == 1
     assert values[0].float().tolist() == [448.0, -3.0] and values[4].float().isnan()[0]
 
@@ -134,24 +230,25 @@ def test_a_block_of_nan_ranks_last():
 
 
 def test_equal_scores_fall_to_the_lowest_position_also_for_minus_zero():
-    q, w = torch.ones(1, 1, 1), torch.tensor([[-1.0]])
-    k = torch.tensor([[-1.0], [0.0], [-2.0], [1.0]])  # scores -0.0, -0.0, -0.0, -1
-    assert pivot.dense_topk(q, k, w, 2).tolist() == [[0, 1]]
+    values = torch.tensor([[-1.0, 0.0, -0.0, 0.0]])
+    every = torch.ones(1, 4, dtype=torch.bool)
+    assert reference.ranked(values, torch.arange(4), every, 2).tolist() == [[1, 2]]
+    assert reference.ranked(-values, torch.arange(4), every, 4).tolist() == [[0, 1, 2, 3]]
 
 
 def test_nothing_to_select_from():
     q, w = torch.randn(3, 2, 4), torch.rand(3, 2)
     none = torch.zeros(3, dtype=torch.int64)
-    for select in (pivot.dense_topk, pivot.pivot_topk, pivot.hisa_topk, pivot.misa_topk):
-        assert (select(q, torch.randn(0, 4), w, 2, lo=none, hi=none) == -1).all()
-        assert select(q[:0], torch.randn(5, 4), w[:0], 2).shape == (0, 2)
+    for select, options in SELECTS:
+        assert (select(q, torch.randn(0, 4), w, 2, lo=none, hi=none, **options) == -1).all()
+        assert select(q[:0], torch.randn(5, 4), w[:0], 2, **options).shape == (0, 2)
 
 
 def test_strides_do_not_show():
     q, k, w = torch.randn(9, 4, 6), torch.randn(50, 6), torch.rand(9, 4)
     views = q.transpose(0, 2).contiguous().transpose(0, 2), k.t().contiguous().t(), w.t().contiguous().t()
-    for select in (pivot.dense_topk, pivot.pivot_topk):
-        assert select(*views, 5).equal(select(q, k, w, 5))
+    for select, options in SELECTS:
+        assert select(*views, 5, **options).equal(select(q, k, w, 5, **options))
 
 
 GOOD = {"q": torch.randn(3, 2, 4), "k": torch.randn(9, 4), "w": torch.rand(3, 2), "topk": 2}
@@ -171,6 +268,7 @@ GOOD = {"q": torch.randn(3, 2, 4), "k": torch.randn(9, 4), "w": torch.rand(3, 2)
         ({"topk": 2.0}, TypeError, "topk must be an int, got float"),
         ({"q_scale": torch.ones(3)}, ValueError, "q_scale must have 2 dimensions"),
         ({"k_scale": -torch.ones(9)}, ValueError, "k_scale must be positive"),
+        ({"k_scale": torch.full((9,), 1e-60, dtype=torch.float64)}, ValueError, "k_scale must be positive"),
         ({"lo": torch.zeros(2, dtype=torch.int64)}, ValueError, "lo must have one value per query, 3, got 2"),
         ({"hi": torch.ones(3)}, TypeError, "hi must be an integer tensor, got float32"),
         ({"k": torch.randn(2, 4)}, ValueError, "T must be <= N, got 3 and 2"),
@@ -231,22 +329,20 @@ def test_the_greedy_pattern_asks_for_every_layer_that_could_share():
     asked = []
     pattern = pivot.index_cache_greedy(lambda one: asked.append(one) or one.count("S") - one.find("S"), 5, 3)
     assert pattern == "FFFSS" and len(asked) == 4 + 3 and all(one[0] == "F" for one in asked)
+    assert pivot.index_cache_greedy(lambda one: float("nan") if one[1] == "S" else 1.0, 4, 3) == "FFSF"
+    with pytest.raises(ValueError, match="is NaN"):
+        pivot.index_cache_greedy(lambda one: float("nan"), 4, 3)
     with pytest.raises(ValueError, match="keep must be <= n_indexed, 2, got 3"):
         pivot.index_cache_greedy(len, 2, 3)
 
 
-def test_tf32_is_never_used(monkeypatch):
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        with reference.ieee():
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        torch.set_float32_matmul_precision(before)
+def problem_of(q, k, w, max_bytes=1 << 20):
+    options = {"q_scale": None, "k_scale": None, "lo": None, "hi": None, "backend": "auto", "max_bytes": max_bytes}
+    return checks.problem(q, k, w, 2, **options)
 
 
-def test_chunks_hold_at_least_a_row_and_at_most_what_fits():
-    options = {"q_scale": None, "k_scale": None, "lo": None, "hi": None, "backend": "auto"}
-    problem = checks.problem(torch.randn(10, 1, 2), torch.randn(100, 2), torch.rand(10, 1), 2, max_bytes=1, **options)
-    assert [chunk.stop - chunk.start for chunk in reference.chunks(problem)] == [1] * 10
+@pytest.mark.parametrize("max_bytes, rows", [(1, 1), (3 * 48 * 100, 3), (3 * 48 * 100 - 1, 2), (1 << 40, 10)])
+def test_chunks_hold_at_least_a_row_and_at_most_what_fits(max_bytes, rows):
+    problem = problem_of(torch.randn(10, 1, 2), torch.randn(100, 2), torch.rand(10, 1), max_bytes)
+    sizes = [chunk.stop - chunk.start for chunk in reference.chunks(problem)]
+    assert sum(sizes) == 10 and sizes[0] == rows == max(sizes)

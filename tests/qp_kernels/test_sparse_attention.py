@@ -61,6 +61,7 @@ def test_keys_that_are_not_selected_do_not_show():
         ({"indices": torch.zeros(2, 3)}, TypeError, "indices must be int32 or int64"),
         ({"indices": torch.zeros(3, 3, dtype=torch.int32)}, ValueError, "one row per query, 2, got 3"),
         ({"indices": torch.full((2, 3), 5)}, ValueError, r"indices must be in \[-1, 5\), got 5 .. 5"),
+        ({"scale": None}, ValueError, "scale must be a finite number, got None"),
         ({"backend": "triton"}, RuntimeError, "no Triton kernels in this version"),
     ],
 )
@@ -68,4 +69,10 @@ def test_bad_arguments(change, error, message):
     good = {"q": torch.randn(2, 2, 4), "k": torch.randn(5, 1, 4), "v": torch.randn(5, 1, 3)}
     good["indices"] = torch.zeros(2, 3, dtype=torch.int32)
     with pytest.raises(error, match=message):
-        sparse_attention(**{**good, **change}, scale=1.0)
+        sparse_attention(**{**good, "scale": 1.0, **change})
+
+
+def test_autocast_does_not_show():
+    q, k, v = torch.zeros(1, 1, 2), torch.zeros(3, 1, 2), torch.full((3, 1, 1), 257.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert sparse_attention(q, k, v, torch.tensor([[0, 1, 2]]), scale=1.0).item() == 257
