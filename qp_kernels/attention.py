@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .pivot.checks import runs_here, tensor, whole
+from .pivot.checks import runs_here, tensor
 from .pivot.reference import in_float32
 
 # Bytes that the gathered keys and values of a chunk of rows may take.
@@ -59,11 +59,11 @@ def sparse_attention(
     runs_here(backend)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale!r}")
-    width = whole("topk", indices.shape[1], 0)
+    topk = indices.shape[1]
     out = torch.zeros(rows, heads, v.shape[2], dtype=q.dtype, device=q.device)
-    if not keys or not width:
+    if not keys or not topk:
         return out
-    step = max(1, CHUNK_BYTES // (4 * width * kv_heads * (k.shape[2] + v.shape[2])))
+    step = max(1, CHUNK_BYTES // (4 * topk * kv_heads * (k.shape[2] + v.shape[2])))
     for start in range(0, rows, step):
         chunk = slice(start, min(start + step, rows))
         out[chunk] = _attend(q[chunk], k, v, indices[chunk].long(), scale).to(q.dtype)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from . import checks
 from .checks import Problem
 from .groups import PROXIES, Group, cut, proxies
-from .reference import ascending, best, dense, in_float32, ranked, scores, take
+from .reference import best, dense, in_float32, rescored
 
 MODES, PHASES = ("refine", "reuse"), ("prefill", "decode")
 MAX_BYTES = 512 << 20
@@ -134,7 +136,7 @@ def pivot_topk(
     result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
     rows = torch.tensor([t for one in alone for t in range(one.start, one.stop)], dtype=torch.int64, device="cpu")
     if len(rows):
-        result[rows.to(q.device)] = dense(of_rows(problem, rows))
+        result[rows.to(q.device)] = dense(problem.rows(rows))
     select = reuse if mode == "reuse" else refine
     select(problem, shared, proxies(problem, shared, proxy), result, budget, window, phase)
     return result
@@ -144,15 +146,6 @@ def is_dense(one: Group, shortest: int) -> bool:
     """Whether a group takes the dense path: alone, without keys, or with a short prefix."""
     keys = max(0, one.hi - one.lo)
     return one.stop - one.start == 1 or keys == 0 or keys <= shortest
-
-
-def of_rows(problem: Problem, rows: Tensor) -> Problem:
-    """The rows with these numbers (on the host)."""
-    there = rows.to(problem.q.device)
-    scale = None if problem.q_scale is None else problem.q_scale[there]
-    fields = (take(problem.q, there), problem.k, problem.w[there], scale, problem.k_scale)
-    fields = (*fields, problem.lo[rows], problem.hi[rows])
-    return Problem(*fields, problem.topk, problem.max_bytes)
 
 
 def reuse(problem, groups, proxy: Problem, result: Tensor, budget: int, window: int, phase: str) -> None:
@@ -165,15 +158,11 @@ def refine(problem, groups, proxy: Problem, result: Tensor, budget: int, window:
     """Every member takes its own top-k of the proxy's candidates, in which the window always is."""
     starts = torch.tensor([max(one.lo, one.hi - window) for one in groups], device="cpu")
     if phase == "prefill":  # the window counts inside the budget, and the proxy ranks what is outside
-        fields = {**vars(proxy), "hi": starts}
-        proxy = Problem(**fields)
+        proxy = replace(proxy, hi=starts)
     ranks = best(proxy, budget)
     for one, start, order in zip(groups, starts.tolist(), ranks, strict=True):
         recent = torch.arange(start, one.hi_last, device=order.device)
         room = budget - len(recent) if phase == "prefill" else budget
         candidates = torch.cat([order[: max(0, room)], recent])
         candidates = candidates[candidates >= 0].unique()  # ascending
-        members = problem.rows(slice(one.start, one.stop))
-        hi = members.hi.to(order.device)[:, None]
-        found = ranked(scores(members, candidates), candidates, candidates < hi, problem.topk)
-        result[one.start : one.stop] = ascending(found, problem.topk)
+        result[one.start : one.stop] = rescored(problem.rows(slice(one.start, one.stop)), candidates)

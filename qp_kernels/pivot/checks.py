@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,12 +42,19 @@ class Problem:
     def keys(self) -> int:
         return len(self.k)
 
-    def rows(self, chosen: Any) -> Problem:
-        """The same keys for some of the rows."""
-        scale = None if self.q_scale is None else self.q_scale[chosen]
-        lo, hi = self.lo[chosen], self.hi[chosen]
-        parts = (self.q[chosen], self.k, self.w[chosen], scale, self.k_scale, lo, hi)
-        return Problem(*parts, self.topk, self.max_bytes)
+    def rows(self, chosen: slice | Tensor) -> Problem:
+        """The same keys for some of the rows: a slice, or their numbers on the host."""
+        there = chosen.to(self.q.device) if isinstance(chosen, Tensor) else chosen
+        scale = None if self.q_scale is None else self.q_scale[there]
+        fields = {"q": take(self.q, there), "w": self.w[there], "q_scale": scale}
+        return replace(self, **fields, lo=self.lo[chosen], hi=self.hi[chosen])
+
+
+def take(values: Tensor, index) -> Tensor:
+    """values[index]; float8 has no gather of its own on every device."""
+    if values.dtype == torch.float8_e4m3fn:
+        return values.view(torch.uint8)[index].view(values.dtype)
+    return values[index]
 
 
 def problem(q, k, w, topk, *, q_scale, k_scale, lo, hi, backend, max_bytes) -> Problem:
@@ -84,8 +91,7 @@ def problem(q, k, w, topk, *, q_scale, k_scale, lo, hi, backend, max_bytes) -> P
 
 def runs_here(backend: str) -> None:
     """Index selection has no Triton kernels yet: "auto" and "torch" run torch."""
-    if backend not in backends.BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(map(repr, backends.BACKENDS))}, got {backend!r}")
+    one_of("backend", backend, backends.BACKENDS)
     if backend == "triton":
         raise RuntimeError("index selection has no Triton kernels in this version: use backend='auto' or 'torch'")
 

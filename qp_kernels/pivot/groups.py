@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .checks import Problem
-from .reference import rounded, take
+from .reference import dequantised, rounded
 
 PROXIES = ("mean", "first", "last")
 
@@ -45,16 +46,12 @@ def proxies(problem: Problem, groups: list[Group], kind: str) -> Problem:
     "mean" is the sum of the members' queries and weights, which ranks as their mean does and is exact for integers:
     de-quantised, added in row order in float32, and rounded to the dtype of q.
     """
-    device = problem.q.device
-    bounds = [
-        torch.tensor([getattr(one, name) for one in groups], dtype=torch.int64, device="cpu") for name in ("lo", "hi")
-    ]
+    bounds = {name: [getattr(one, name) for one in groups] for name in ("lo", "hi")}
+    bounds = {name: torch.tensor(ends, dtype=torch.int64, device="cpu") for name, ends in bounds.items()}
     if kind != "mean":
-        rows = torch.tensor([group.start if kind == "first" else group.stop - 1 for group in groups], device=device)
-        scale = None if problem.q_scale is None else problem.q_scale[rows]
-        fields = (take(problem.q, rows), problem.k, problem.w[rows], scale, problem.k_scale, *bounds)
-        return Problem(*fields, problem.topk, problem.max_bytes)
-    q = problem.q.float() if problem.q_scale is None else problem.q.float() * problem.q_scale[..., None]
+        rows = [one.start if kind == "first" else one.stop - 1 for one in groups]
+        return replace(problem.rows(torch.tensor(rows, dtype=torch.int64, device="cpu")), **bounds)
+    q = dequantised(problem.q, problem.q_scale)
     sums, weights = [], []
     for group in groups:
         total, weight = q[group.start].clone(), problem.w[group.start].clone()
@@ -64,4 +61,4 @@ def proxies(problem: Problem, groups: list[Group], kind: str) -> Problem:
         sums.append(total)
         weights.append(weight)
     q, scale = rounded(torch.stack(sums), problem.q.dtype)
-    return Problem(q, problem.k, torch.stack(weights), scale, problem.k_scale, *bounds, problem.topk, problem.max_bytes)
+    return replace(problem, q=q, w=torch.stack(weights), q_scale=scale, **bounds)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from .checks import Problem
+from .checks import Problem, take
 
 # Of a score, its sort key (int64) and its position (int64), twice: what a row of the selection holds at once.
 BYTES_A_SCORE = 48
@@ -112,11 +112,16 @@ def dense(problem: Problem) -> Tensor:
     return ascending(best(problem, problem.topk), problem.topk)
 
 
-def take(values: Tensor, index) -> Tensor:
-    """values[index]; float8 has no gather of its own on every device."""
-    if values.dtype == torch.float8_e4m3fn:
-        return values.view(torch.uint8)[index].view(values.dtype)
-    return values[index]
+def rescored(problem: Problem, candidates: Tensor) -> Tensor:
+    """Every row's top-k of candidates [M], ascending positions of which none lies below its lo: [T, topk] int32."""
+    hi = problem.hi.to(candidates.device)[:, None]
+    found = ranked(scores(problem, candidates), candidates, candidates < hi, problem.topk)
+    return ascending(found, problem.topk)
+
+
+def dequantised(values: Tensor, scale: Tensor | None) -> Tensor:
+    """Values [..., D] times their scale [...], float32."""
+    return values.float() if scale is None else values.float() * scale[..., None]
 
 
 def rounded(total: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:

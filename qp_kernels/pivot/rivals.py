@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from . import checks
-from .api import MAX_BYTES, of_rows
-from .checks import Problem
-from .reference import ascending, best, chunks, dense, in_float32, ranked, rounded, score, scores, take
+from .api import MAX_BYTES
+from .checks import Problem, take
+from .reference import best, chunks, dense, dequantised, in_float32, ranked, rescored, rounded, score
 
 # Of the router's products with blocks, at once.
 BYTES_A_PRODUCT = 16
@@ -51,13 +53,13 @@ def hisa_topk(
     block = min(block, max(1, problem.keys))
     result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
     for start, rows in by_start(problem):
-        part = of_rows(problem, rows)
+        part = problem.rows(rows)
         sums, scale = block_sums(part, start, block)
         for chunk in chunks(part):
             some = part.rows(chunk)
             inside = chosen_blocks(some, start, sums, scale, block, blocks)
-            found = torch.cat([of_blocks(some, i, start, inside[i], block) for i in range(len(some))])
-            result[rows[chunk].to(q.device)] = ascending(found, topk)
+            for i, t in enumerate(rows[chunk].tolist()):
+                result[t] = rescored(some.rows(slice(i, i + 1)), keys_of(inside[i], start, block, problem.keys))[0]
     return result
 
 
@@ -70,8 +72,9 @@ def by_start(problem: Problem):
 def block_sums(problem: Problem, start: int, block: int) -> tuple[Tensor, Tensor | None]:
     """The sums of the full blocks of keys from `start` on, as keys: [n, D] in the dtype of k, and their scales."""
     n = (problem.keys - start) // block
-    keys = problem.k.float() if problem.k_scale is None else problem.k.float() * problem.k_scale[:, None]
-    return rounded(keys[start : start + n * block].unflatten(0, (n, block)).sum(1), problem.k.dtype)
+    keys = slice(start, start + n * block)
+    k = dequantised(problem.k[keys], None if problem.k_scale is None else problem.k_scale[keys])
+    return rounded(k.unflatten(0, (n, block)).sum(1), problem.k.dtype)
 
 
 def chosen_blocks(problem: Problem, start: int, sums: Tensor, scale: Tensor | None, block: int, blocks: int) -> Tensor:
@@ -93,14 +96,11 @@ def chosen_blocks(problem: Problem, start: int, sums: Tensor, scale: Tensor | No
     return torch.cat([first, last, order], dim=1)
 
 
-def of_blocks(problem: Problem, row: int, start: int, inside: Tensor, block: int) -> Tensor:
-    """The ranked top-k of one row among the keys of its blocks, [1, topk] with -1 beyond."""
-    one = problem.rows(slice(row, row + 1))
+def keys_of(inside: Tensor, start: int, block: int, keys: int) -> Tensor:
+    """Ascending positions of the keys of one row's blocks, of which -1 is none."""
     numbers = inside[inside >= 0].sort().values
-    keys = (start + numbers[:, None] * block + torch.arange(block, device=numbers.device)).flatten()
-    keys = keys[keys < int(one.hi)]
-    found = ranked(scores(one, keys), keys, torch.ones(1, len(keys), dtype=torch.bool, device=keys.device), one.topk)
-    return torch.nn.functional.pad(found, (0, one.topk - found.shape[1]), value=-1)
+    positions = (start + numbers[:, None] * block + torch.arange(block, device=numbers.device)).flatten()
+    return positions[positions < keys]
 
 
 @in_float32
@@ -147,14 +147,10 @@ def misa_topk(
     few = routed(problem, heads, block)
     if rerank is None:
         return dense(few)
-    candidates = best(few, rerank)
-    found = []
-    for t in range(len(problem)):
-        one, keys = problem.rows(slice(t, t + 1)), candidates[t][candidates[t] >= 0].sort().values
-        every = torch.ones(1, len(keys), dtype=torch.bool, device=keys.device)
-        chosen = ranked(scores(one, keys), keys, every, topk)
-        found.append(torch.nn.functional.pad(chosen, (0, topk - chosen.shape[1]), value=-1))
-    return ascending(torch.cat(found), topk) if found else candidates.new_empty(0, topk).int()
+    result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
+    for t, candidates in enumerate(best(few, rerank)):
+        result[t] = rescored(problem.rows(slice(t, t + 1)), candidates[candidates >= 0].sort().values)[0]
+    return result
 
 
 def routed(problem: Problem, heads: int, block: int) -> Problem:
@@ -162,21 +158,19 @@ def routed(problem: Problem, heads: int, block: int) -> Problem:
     active = torch.empty(len(problem), heads, dtype=torch.int64, device=problem.q.device)
     for start, rows in by_start(problem):
         there = rows.to(problem.q.device)
-        energies = energy(of_rows(problem, rows), start, block)
+        energies = energy(problem.rows(rows), start, block)
         order = energies.sort(dim=1, descending=True, stable=True).indices[:, :heads]
         active[there] = order.sort(dim=1).values
     row = torch.arange(len(problem), device=problem.q.device)[:, None]
     scale = None if problem.q_scale is None else problem.q_scale[row, active]
-    fields = (take(problem.q, (row, active)), problem.k, problem.w[row, active], scale, problem.k_scale)
-    fields = (*fields, problem.lo, problem.hi)
-    return Problem(*fields, problem.topk, problem.max_bytes)
+    return replace(problem, q=take(problem.q, (row, active)), w=problem.w[row, active], q_scale=scale)
 
 
 def energy(problem: Problem, start: int, block: int) -> Tensor:
     """E [T, H] float32 of rows whose keys start at `start`."""
     device, (rows, heads, _) = problem.q.device, problem.q.shape
     sums, scale = block_sums(problem, start, block)
-    sums = sums.float() if scale is None else sums.float() * scale[:, None]
+    sums = dequantised(sums, scale)
     weight = problem.w.abs() if problem.q_scale is None else problem.w.abs() * problem.q_scale
     full = ((problem.hi - start).clamp(min=0) // block).to(device)
     total = torch.zeros(rows, heads, dtype=torch.float32, device=device)
@@ -188,10 +182,8 @@ def energy(problem: Problem, start: int, block: int) -> Tensor:
         total[chunk] = products.where(inside[:, None, :], 0.0).sum(-1)
     for t in torch.nonzero((full == 0).cpu() & (problem.hi > start))[:, 0].tolist():
         keys = slice(start, int(problem.hi[t]))
-        part = problem.k[keys].float()
-        part = part if problem.k_scale is None else part * problem.k_scale[keys, None]
-        part, part_scale = rounded(part.sum(0), problem.k.dtype)
-        part = part.float() if part_scale is None else part.float() * part_scale
+        part = dequantised(problem.k[keys], None if problem.k_scale is None else problem.k_scale[keys])
+        part = dequantised(*rounded(part.sum(0), problem.k.dtype))
         total[t] = no_nan(problem.q[t].float() @ part).relu()
     return no_nan(weight * total)
 
