@@ -34,3 +34,8 @@ def chunks(found: activations.LogitCapture, dtype: str, device: str) -> Iterator
     for start in range(0, len(found), step):
         rows = slice(start, min(start + step, len(found)))
         yield rows, found.logits(rows, dtype)
+
+
+def float32(found: activations.LogitCapture, device: str) -> torch.Tensor:
+    """All logits of a capture, [rows, V] float32."""
+    return torch.cat([logits for _, logits in chunks(found, "float32", device)])

@@ -30,7 +30,7 @@ def main() -> int:
     options, rest = top.parse_known_args()
     start = time.monotonic()
     found = _live.capture(options.rows, device)
-    live = torch.cat([logits for _, logits in _live.chunks(found, "float32", device)])
+    live = _live.float32(found, device)
     print(f"{found!r}, {time.monotonic() - start:.0f} s", flush=True)
     about = {key: found.meta[key] for key in ("model", "text", "compute_dtype", "head_dtype")}
     return bench(rest, live=live, about=about, program=PROGRAM)

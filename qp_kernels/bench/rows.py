@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..qrita import truncation
-from ..qrita.threshold import RUN, RUNS
+from ..qrita.threshold import sample_view
 from .cases import Case
 
 SIGMA = 2.5
@@ -43,8 +43,7 @@ def make(case: Case, device: torch.device | str, live: Tensor | None = None) -> 
         return _missing(torch.rand(shape, generator=generator, device=device).mul_(UNIFORM).to(dtype), case)
     if case.rows == "lie":
         rows = torch.randn(shape, generator=generator, device=device).mul_(SIGMA)
-        starts = torch.arange(RUNS, device=device) * (case.vocab // RUNS)
-        rows[:, (starts[:, None] + torch.arange(RUN, device=device)).flatten()] += LIE
+        sample_view(rows).add_(LIE)
         return _missing(rows.to(dtype), case)
     raise ValueError(f"rows must be gauss, live, miss or lie to be made, got {case.rows!r}: pass them")
 

@@ -86,11 +86,16 @@ def locate(logits: Tensor, limits: Limits, margin: float, rule: str) -> tuple[Te
 
 def sample_columns(logits: Tensor) -> Tensor:
     """The whole row up to V = 8,192, else 64 runs of 128 neighbours, run r starting at r * (V // 64)."""
+    return sample_view(logits).flatten(1)
+
+
+def sample_view(logits: Tensor) -> Tensor:
+    """The same where it lies in the rows [B, V]: [B, V], or [B, 64, 128]."""
     vocab = logits.shape[-1]
     if vocab <= WHOLE_ROW:
         return logits
     step = vocab // RUNS
-    return logits[:, : RUNS * step].unflatten(1, (RUNS, step))[..., :RUN].flatten(1)
+    return logits[:, : RUNS * step].unflatten(1, (RUNS, step))[..., :RUN]
 
 
 def finite_moments(values: Tensor) -> tuple[Tensor, Tensor]:

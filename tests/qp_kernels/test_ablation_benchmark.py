@@ -1,17 +1,15 @@
 """benchmarks/ablation.py on tiny rows: its records are those that the figure reads, and say what differs."""
 
-import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
+import scripts
 import torch
 
 from qp_kernels import results, timing
 from qp_kernels.bench import Case, WrongResult, make
 from qp_kernels.qrita import ablation
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "ablation.py"
 DEVICES = [
     pytest.param("cuda", marks=pytest.mark.gpu),
     pytest.param("cpu", marks=pytest.mark.interpreted),
@@ -24,10 +22,7 @@ FIELDS |= {"times_floor", "paper_ms", "exact", "rows_differ", "hits"}
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("benchmark_of_the_ablation", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("ablation")
 
 
 def test_runs_and_times_of_the_paper(script):

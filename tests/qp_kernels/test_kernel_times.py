@@ -1,16 +1,13 @@
 """benchmarks/kernel_times.py: which rows each kernel leaves; and (on a GPU) that every kernel of a call is timed."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+import scripts
 import torch
 
 pytest.importorskip("triton")
 
 from qp_kernels.qrita import configs  # noqa: E402
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "kernel_times.py"
 DEVICES = [
     pytest.param("cuda", marks=pytest.mark.gpu),
     pytest.param("cpu", marks=pytest.mark.interpreted),
@@ -19,10 +16,7 @@ DEVICES = [
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("times_of_kernels", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("kernel_times")
 
 
 @pytest.mark.parametrize("device", DEVICES)
