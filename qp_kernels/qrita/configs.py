@@ -68,7 +68,7 @@ TABLE = {
 # Most candidates of a Gaussian row that the first two lines are for.
 FEW_CANDIDATES = 1_024
 # More candidates than these are not gathered: queues would overflow.
-MOST = {"k": 1_600, "k, then mass": 1_600, "mass": 2_200, "many candidates": 3_700}
+MOST = {"k": 1_600, "k, then mass": 1_600, "mass": 1_800, "many candidates": 3_700}
 # Fewer entries of a sample say nothing.
 LEAST_SAMPLED = 12.0
 # Rows per multiprocessor up to which a row is split over programs.
