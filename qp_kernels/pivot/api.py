@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from . import checks
 from .checks import Problem
-from .groups import PROXIES, Group, cut, proxies
-from .reference import best, dense, in_float32, rescored
+from .groups import PROXIES, cut
+from .reference import in_float32
 
 MODES, PHASES = ("refine", "reuse"), ("prefill", "decode")
 MAX_BYTES = 512 << 20
@@ -42,7 +43,7 @@ def dense_topk(
         q_scale: [T, H], k_scale: [N]: positive; None is 1.
         lo, hi: [T] integers: row t may select lo[t] <= s < hi[t], clamped into [0, N]. By default the T <= N queries
             are the last positions of the keys.
-        backend: "auto" or "torch" ("triton" has no kernels yet).
+        backend: "auto" is Triton on CUDA tensors and torch elsewhere; "triton" or "torch".
         max_bytes: About how much memory scores may take at once.
     Returns:
         [T, topk] int32: positions ascending, unique, with a tail of -1 where a row has fewer keys.
@@ -59,7 +60,8 @@ def dense_topk(
             [1, 2]], dtype=torch.int32)
     """
     options = {"q_scale": q_scale, "k_scale": k_scale, "lo": lo, "hi": hi, "backend": backend, "max_bytes": max_bytes}
-    return dense(checks.problem(q, k, w, topk, **options))
+    problem = checks.problem(q, k, w, topk, **options)
+    return engine_of(problem).dense(problem)
 
 
 @in_float32
@@ -129,40 +131,38 @@ def pivot_topk(
         guard = checks.whole("guard", guard, 0)
     shortest = (budget if mode == "refine" else topk) if guard is True else int(guard)
     groups = cut(problem.lo, problem.hi, size)
-    alone = [one for one in groups if is_dense(one, shortest)]
-    shared = [one for one in groups if not is_dense(one, shortest)]
-    if not shared:
-        return dense(problem)
-    result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
-    rows = torch.tensor([t for one in alone for t in range(one.start, one.stop)], dtype=torch.int64, device="cpu")
-    if len(rows):
-        result[rows.to(q.device)] = dense(problem.rows(rows))
-    select = reuse if mode == "reuse" else refine
-    select(problem, shared, proxies(problem, shared, proxy), result, budget, window, phase)
+    alone = groups.are_dense(shortest)
+    engine = engine_of(problem)
+    parts = []
+    if alone.any():
+        parts.append((groups.rows(alone), engine.dense))
+    if not alone.all():
+        shared = groups.those(~alone)
+        extra = (shared, proxy) if mode == "reuse" else (shared, proxy, budget, window, phase)
+        parts.append((groups.rows(~alone), lambda part: getattr(engine, mode)(part, *extra)))
+    return assembled(problem, parts)
+
+
+def assembled(problem: Problem, parts: list[tuple[np.ndarray, Callable[[Problem], Tensor]]]) -> Tensor:
+    """[T, topk] int32 from what selects for which rows, [T] bool each."""
+    if len(parts) == 1:
+        return parts[0][1](problem)
+    result = torch.empty(len(problem), problem.topk, dtype=torch.int32, device=problem.q.device)
+    for mask, select in parts:
+        rows = np.flatnonzero(mask)
+        is_slice = len(rows) == rows[-1] + 1 - rows[0]
+        chosen = slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else torch.from_numpy(rows)
+        selected = select(problem.rows(chosen))
+        result[chosen if is_slice else chosen.to(result.device)] = selected
     return result
 
 
-def is_dense(one: Group, shortest: int) -> bool:
-    """Whether a group takes the dense path: alone, without keys, or with a short prefix."""
-    keys = max(0, one.hi - one.lo)
-    return one.stop - one.start == 1 or keys == 0 or keys <= shortest
+def engine_of(problem: Problem):
+    """The module that selects: Triton's launches, or plain torch; the same functions."""
+    if problem.backend == "triton":
+        from . import launch
 
+        return launch
+    from . import reference_groups
 
-def reuse(problem, groups, proxy: Problem, result: Tensor, budget: int, window: int, phase: str) -> None:
-    """Every member takes the proxy's top-k."""
-    for one, chosen in zip(groups, dense(proxy), strict=True):
-        result[one.start : one.stop] = chosen
-
-
-def refine(problem, groups, proxy: Problem, result: Tensor, budget: int, window: int, phase: str) -> None:
-    """Every member takes its own top-k of the proxy's candidates, in which the window always is."""
-    starts = torch.tensor([max(one.lo, one.hi - window) for one in groups], device="cpu")
-    if phase == "prefill":  # the window counts inside the budget, and the proxy ranks what is outside
-        proxy = replace(proxy, hi=starts)
-    ranks = best(proxy, budget)
-    for one, start, order in zip(groups, starts.tolist(), ranks, strict=True):
-        recent = torch.arange(start, one.hi_last, device=order.device)
-        room = budget - len(recent) if phase == "prefill" else budget
-        candidates = torch.cat([order[: max(0, room)], recent])
-        candidates = candidates[candidates >= 0].unique()  # ascending
-        result[one.start : one.stop] = rescored(problem.rows(slice(one.start, one.stop)), candidates)
+    return reference_groups

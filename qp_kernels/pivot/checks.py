@@ -22,7 +22,7 @@ class Problem:
     Attributes:
         q [T, H, D], k [N, D]: of one dtype. w [T, H]: float32. q_scale [T, H], k_scale [N]: float32, or None for 1.
         lo, hi: [T] int64 in [0, N], on the host: row t may select lo[t] <= s < hi[t].
-        topk: Keys selected. max_bytes: Of scores that exist at once.
+        topk: Keys selected. max_bytes: Of scores that exist at once. backend: "triton" or "torch".
     """
 
     q: Tensor
@@ -34,6 +34,7 @@ class Problem:
     hi: Tensor
     topk: int
     max_bytes: int
+    backend: str
 
     def __len__(self) -> int:
         return len(self.q)
@@ -81,19 +82,13 @@ def problem(q, k, w, topk, *, q_scale, k_scale, lo, hi, backend, max_bytes) -> P
     for name, value in (("k", k), ("w", w), ("q_scale", q_scale), ("k_scale", k_scale)):
         if value is not None and value.device != q.device:
             raise ValueError(f"{name} must be on {q.device} as q is, got {value.device}")
-    runs_here(backend)
+    one_of("backend", backend, backends.BACKENDS)
+    backend = backends.resolve(q.device, backend).name
     lo, hi = _bounds(lo, hi, rows, keys)
     scales = (None if scale is None else scale.float() for scale in (q_scale, k_scale))
     topk, max_bytes = whole("topk", topk, 1), whole("max_bytes", max_bytes, 1)
     # Contiguous, so that a product takes the same path whoever asks for it.
-    return Problem(q.contiguous(), k.contiguous(), w.float(), *scales, lo, hi, topk, max_bytes)
-
-
-def runs_here(backend: str) -> None:
-    """Index selection has no Triton kernels yet: "auto" and "torch" run torch."""
-    one_of("backend", backend, backends.BACKENDS)
-    if backend == "triton":
-        raise RuntimeError("index selection has no Triton kernels in this version: use backend='auto' or 'torch'")
+    return Problem(q.contiguous(), k.contiguous(), w.float(), *scales, lo, hi, topk, max_bytes, backend)
 
 
 def tensor(name: str, value: Any, dims: int) -> Tensor:

@@ -1,15 +1,13 @@
-"""Query groups: which rows share a proxy, and what the proxy is."""
+"""Query groups: which rows share a proxy. Numbers on the host; knows no tensor of a model."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
+import numpy as np
 from torch import Tensor
-
-from .checks import Problem
-from .reference import dequantised, rounded
 
 PROXIES = ("mean", "first", "last")
 
@@ -24,41 +22,53 @@ class Group(NamedTuple):
     hi_last: int
 
 
-def cut(lo: Tensor, hi: Tensor, size: int) -> list[Group]:
+@dataclass(frozen=True)
+class Groups:
+    """The same of all groups, in order: int64 arrays [G]."""
+
+    start: np.ndarray
+    stop: np.ndarray
+    lo: np.ndarray
+    hi: np.ndarray
+    hi_last: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __iter__(self) -> Iterator[Group]:
+        columns = (getattr(self, name).tolist() for name in Group._fields)
+        return (Group(*fields) for fields in zip(*columns, strict=True))
+
+    def those(self, chosen: np.ndarray) -> Groups:
+        """Some of the groups [G bool], whose rows follow each other from 0 on."""
+        counts = (self.stop - self.start)[chosen]
+        stop = counts.cumsum()
+        return Groups(stop - counts, stop, *(getattr(self, name)[chosen] for name in ("lo", "hi", "hi_last")))
+
+    def rows(self, chosen: np.ndarray) -> np.ndarray:
+        """Whether each row belongs to one of the chosen groups: [T] bool."""
+        return np.repeat(chosen, self.stop - self.start)
+
+    def are_dense(self, shortest: int) -> np.ndarray:
+        """[G] bool: which take the dense path: alone, without keys, or with at most `shortest` keys."""
+        return (self.stop - self.start == 1) | (self.hi - self.lo <= max(shortest, 0))
+
+
+def cut(lo: Tensor, hi: Tensor, size: int) -> Groups:
     """Cut rows into groups of `size`: anew at every row whose lo differs, or whose hi is not one more, than before.
 
-    >>> [group[:2] for group in cut(torch.tensor([0, 0, 0, 2, 2]), torch.tensor([1, 2, 3, 3, 4]), 2)]
+    Args:
+        lo, hi: [T] int64 on the host.
+
+    >>> import torch
+    >>> [one[:2] for one in cut(torch.tensor([0, 0, 0, 2, 2]), torch.tensor([1, 2, 3, 3, 4]), 2)]
     [(0, 2), (2, 3), (3, 5)]
     """
-    los, his = lo.tolist(), hi.tolist()
-    starts = []
-    for t in range(len(los)):
-        follows = t > 0 and los[t] == los[t - 1] and his[t] == his[t - 1] + 1
-        if not follows or t - starts[-1] == size:
-            starts.append(t)
-    stops = [*starts[1:], len(los)]
-    return [Group(start, stop, los[start], his[start], his[stop - 1]) for start, stop in zip(starts, stops)]
-
-
-def proxies(problem: Problem, groups: list[Group], kind: str) -> Problem:
-    """One query a group, which may select the keys of its group's first member.
-
-    "mean" is the sum of the members' queries and weights, which ranks as their mean does and is exact for integers:
-    de-quantised, added in row order in float32, and rounded to the dtype of q.
-    """
-    bounds = {name: [getattr(one, name) for one in groups] for name in ("lo", "hi")}
-    bounds = {name: torch.tensor(ends, dtype=torch.int64, device="cpu") for name, ends in bounds.items()}
-    if kind != "mean":
-        rows = [one.start if kind == "first" else one.stop - 1 for one in groups]
-        return replace(problem.rows(torch.tensor(rows, dtype=torch.int64, device="cpu")), **bounds)
-    q = dequantised(problem.q, problem.q_scale)
-    sums, weights = [], []
-    for group in groups:
-        total, weight = q[group.start].clone(), problem.w[group.start].clone()
-        for t in range(group.start + 1, group.stop):
-            total += q[t]
-            weight += problem.w[t]
-        sums.append(total)
-        weights.append(weight)
-    q, scale = rounded(torch.stack(sums), problem.q.dtype)
-    return replace(problem, q=q, w=torch.stack(weights), q_scale=scale, **bounds)
+    lo, hi = lo.numpy(), hi.numpy()
+    row = np.arange(len(lo))
+    is_new = np.ones(len(lo), bool)
+    is_new[1:] = (np.diff(lo) != 0) | (np.diff(hi) != 1)
+    run = np.maximum.accumulate(np.where(is_new, row, 0)) if len(lo) else row
+    start = np.flatnonzero((row - run) % size == 0)
+    stop = np.append(start[1:], len(lo))[: len(start)]
+    return Groups(start, stop, lo[start], hi[start], hi[stop - 1])

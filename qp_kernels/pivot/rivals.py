@@ -1,4 +1,4 @@
-"""What PIVOT is compared to: HISA (few blocks of keys) and MISA (few heads), in plain torch, on the same scores."""
+"""What PIVOT is compared to: HISA (few blocks of keys) and MISA (few heads). They score and select as PIVOT does."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .api import MAX_BYTES
+from .api import MAX_BYTES, engine_of
 from .checks import Problem, take
-from .reference import best, chunks, dense, dequantised, in_float32, ranked, rescored, rounded, score
+from .reference import dequantised, in_float32, rounded
 
 # Of the router's products with blocks, at once.
 BYTES_A_PRODUCT = 16
+# Of a key of a chosen block: numbers and positions, int64.
+BYTES_A_KEY = 32
 
 
 @in_float32
@@ -53,13 +55,14 @@ def hisa_topk(
     block = min(block, max(1, problem.keys))
     result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
     for start, rows in by_start(problem):
-        part = problem.rows(rows)
-        sums, scale = block_sums(part, start, block)
-        for chunk in chunks(part):
-            some = part.rows(chunk)
-            inside = chosen_blocks(some, start, sums, scale, block, blocks)
-            for i, t in enumerate(rows[chunk].tolist()):
-                result[t] = rescored(some.rows(slice(i, i + 1)), keys_of(inside[i], start, block, problem.keys))[0]
+        sums, scale = block_sums(problem, start, block)
+        # A row's list of positions, and its blocks among all, exist at once.
+        step = max(1, problem.max_bytes // (BYTES_A_KEY * (blocks * block + len(sums))))
+        for chosen in rows.split(step):
+            part = problem.rows(chosen)
+            inside = chosen_blocks(part, start, sums, scale, block, blocks)
+            lists = keys_of(inside, start, block, problem.keys)
+            result[chosen.to(q.device)] = engine_of(problem).rescored_each(part, lists)
     return result
 
 
@@ -78,29 +81,28 @@ def block_sums(problem: Problem, start: int, block: int) -> tuple[Tensor, Tensor
 
 
 def chosen_blocks(problem: Problem, start: int, sums: Tensor, scale: Tensor | None, block: int, blocks: int) -> Tensor:
-    """[T, blocks] int64: numbers of the chosen blocks in any order, -1 where a row has fewer."""
+    """[T, blocks] int64: numbers of the chosen blocks, ascending, -1 where a row has fewer."""
     device = problem.q.device
-    keys = (problem.hi - start).clamp(min=0).to(device)[:, None]
-    count = (keys + block - 1) // block
-    values = score(problem.q, sums, problem.w, problem.q_scale, scale)
-    number = torch.arange(len(sums), device=device)
-    between = (number > 0) & (number < count - 1)
-    # What is NaN ranks last: behind all others, by number.
-    is_nan = values.isnan()
-    middle = ranked(values, number, between & ~is_nan, blocks - 2) if blocks > 2 else number.new_empty(len(values), 0)
-    rest = ranked(torch.zeros_like(values), number, between & is_nan, blocks - 2) if blocks > 2 else middle
-    order = torch.cat([middle, rest], dim=1)
-    order = order.gather(1, (order < 0).int().argsort(dim=1, stable=True))[:, : max(0, blocks - 2)]
-    first = torch.where(count > 0, 0, -1)
-    last = torch.where(count > 1, count - 1, -1)
-    return torch.cat([first, last, order], dim=1)
+    count = (problem.hi - start).clamp(min=0) // -block * -1  # of blocks, rounded up
+    # The first and the last one are always in: what ranks are those between, as keys.
+    between = replace(problem, k=sums, k_scale=scale, lo=(count * 0 + 1).clamp(max=len(sums)), hi=(count - 1).clamp(min=0))
+    number = torch.arange(len(sums) + 1, device=device)
+    count = count.to(device)[:, None]
+    inside = (number == 0) & (count > 0) | (number == count - 1)
+    if blocks > 2 and len(sums):
+        best = engine_of(problem).dense(replace(between, topk=min(blocks - 2, len(sums)))).long()
+        inside.scatter_(1, best.where(best >= 0, len(sums)), torch.where(best >= 0, True, inside[:, -1:]))
+        # What is NaN ranks last: behind all others, by number.
+        is_nan = (number < count) & ~inside
+        inside |= is_nan & (is_nan.cumsum(1) <= blocks - inside.sum(1, keepdim=True))
+    numbers = number.where(inside, len(number)).sort(dim=1).values[:, :blocks]
+    return numbers.masked_fill(numbers == len(number), -1)
 
 
-def keys_of(inside: Tensor, start: int, block: int, keys: int) -> Tensor:
-    """Ascending positions of the keys of one row's blocks, of which -1 is none."""
-    numbers = inside[inside >= 0].sort().values
-    positions = (start + numbers[:, None] * block + torch.arange(block, device=numbers.device)).flatten()
-    return positions[positions < keys]
+def keys_of(numbers: Tensor, start: int, block: int, keys: int) -> Tensor:
+    """Positions of the keys of each row's blocks [T, blocks], of which -1 is none: [T, blocks * block] int32."""
+    positions = start + numbers[:, :, None] * block + torch.arange(block, device=numbers.device)
+    return positions.masked_fill((numbers < 0)[:, :, None] | (positions >= keys), -1).flatten(1).int()
 
 
 @in_float32
@@ -141,16 +143,14 @@ def misa_topk(
     heads, block = checks.whole("heads", heads, 1), checks.whole("block", block, 1)
     if rerank is not None and checks.whole("rerank", rerank, 1) < topk:
         raise ValueError(f"rerank must be >= topk, {topk}, got {rerank}")
+    engine = engine_of(problem)
     if heads >= q.shape[1]:
-        return dense(problem)
+        return engine.dense(problem)
     block = min(block, max(1, problem.keys))
     few = routed(problem, heads, block)
     if rerank is None:
-        return dense(few)
-    result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
-    for t, candidates in enumerate(best(few, rerank)):
-        result[t] = rescored(problem.rows(slice(t, t + 1)), candidates[candidates >= 0].sort().values)[0]
-    return result
+        return engine.dense(few)
+    return engine.rescored_each(problem, engine.dense(replace(few, topk=min(rerank, max(1, problem.keys)))))
 
 
 def routed(problem: Problem, heads: int, block: int) -> Problem:
@@ -172,7 +172,8 @@ def energy(problem: Problem, start: int, block: int) -> Tensor:
     sums, scale = block_sums(problem, start, block)
     sums = dequantised(sums, scale)
     weight = problem.w.abs() if problem.q_scale is None else problem.w.abs() * problem.q_scale
-    full = ((problem.hi - start).clamp(min=0) // block).to(device)
+    full_of = (problem.hi - start).clamp(min=0) // block
+    full = full_of.to(device)
     total = torch.zeros(rows, heads, dtype=torch.float32, device=device)
     step = max(1, problem.max_bytes // (BYTES_A_PRODUCT * heads * max(1, len(sums))))
     for first in range(0, rows, step):
@@ -180,7 +181,7 @@ def energy(problem: Problem, start: int, block: int) -> Tensor:
         inside = torch.arange(len(sums), device=device) < full[chunk, None]
         products = no_nan(torch.einsum("thd,nd->thn", problem.q[chunk].float(), sums)).relu()
         total[chunk] = products.where(inside[:, None, :], 0.0).sum(-1)
-    for t in torch.nonzero((full == 0).cpu() & (problem.hi > start))[:, 0].tolist():
+    for t in torch.nonzero((full_of == 0) & (problem.hi > start))[:, 0].tolist():
         keys = slice(start, int(problem.hi[t]))
         part = dequantised(problem.k[keys], None if problem.k_scale is None else problem.k_scale[keys])
         part = dequantised(*rounded(part.sum(0), problem.k.dtype))

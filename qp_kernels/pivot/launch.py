@@ -1,0 +1,247 @@
+"""Host side of the index selection kernels: which rows are scored together, how much at once, and what selects.
+
+Nothing here reads a device value: bounds are on the host. Memory is allocated per call, on the caller's stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import backend as backends
+from . import ranges as bounds
+from . import scan_kernels, selection
+from .checks import Problem
+from .groups import Groups
+from .ranges import FIELDS, Blocks, Ranges
+from .reference import rounded
+
+# Bytes of query heads that stay with a program, and of a tile of keys.
+HEADS_BYTES, TILE_BYTES = 64 << 10, 32 << 10
+MOST_HEADS, MOST_KEYS = {1: 128, 2: 256}, 64
+STAGES = 3
+# fp32 products use no tensor cores: smaller tiles, in registers.
+FP32_HEADS, FP32_KEYS = 64, 64
+# Keys that a program scans at most.
+SPAN = 4_096
+# Rows of scores start at whole tiles of the selection.
+PAD = selection.TILE
+
+
+def dense(problem: Problem, limit: int | None = None) -> Tensor:
+    """Every row's best `limit` (topk) keys: [T, limit] int32, ascending, with a tail of -1."""
+    width = problem.topk if limit is None else limit
+    return best(problem, ranges_of(problem, width), width)
+
+
+def ranges_of(problem: Problem, limit) -> Ranges:
+    return bounds.ranges(problem.lo.numpy(), problem.hi.numpy(), limit, problem.q.device)
+
+
+def best(problem: Problem, of: Ranges, width: int, appended: bool = False) -> Tensor:
+    """The best keys of each row within its range: [T, width] int32, in chunks of rows whose scores fit max_bytes."""
+    rows = len(problem)
+    step = max(1, int(problem.max_bytes // (selection.BYTES_A_SCORE * padded(of.columns))))
+    if rows <= step:
+        return selection.select(scan(problem, of), of, width, appended=appended)
+    found = []
+    for start in range(0, rows, step):
+        chunk = slice(start, min(start + step, rows))
+        part = of.part(chunk)
+        found.append(selection.select(scan(problem.rows(chunk), part), part, width, appended=appended))
+    return torch.cat(found)
+
+
+def padded(columns: int) -> int:
+    """Columns of a row of scores in memory."""
+    return max(1, -(-columns // PAD)) * PAD if columns > 16 else 16
+
+
+def scan(problem: Problem, of: Ranges) -> Tensor:
+    """Scores of every row against the keys from its lo on: [T, columns] float32, undefined beyond its hi."""
+    device = problem.q.device
+    out = torch.empty(len(problem), padded(of.columns), dtype=torch.float32, device=device)
+    sizes = sizes_of(problem, len(problem))
+    blocks = bounds.scan_blocks(of, sizes["ROWS"], device)
+    span = span_of(of.columns, blocks.count, sizes["BLOCK"], device)
+    launch(problem, out, blocks, of, of.columns, span, sizes)
+    return out
+
+
+def rescored(problem: Problem, lists: Tensor, starts: np.ndarray, stops: np.ndarray) -> Tensor:
+    """The topk of rows [starts[i], stops[i]) among the positions lists[i], which ascend: [T, topk] int32.
+
+    A list may hold -1 anywhere. Rows must be those of the groups, one after the other. One gathered tile of keys serves
+    all rows of a list.
+    """
+    rows, width = len(problem), lists.shape[1]
+    step = max(1, int(problem.max_bytes // (selection.BYTES_A_SCORE * padded(width))))
+    found = []
+    first = 0
+    while first < len(starts):
+        # Whole lists, at least one.
+        last = max(first + 1, int(np.searchsorted(stops, starts[first] + step, side="right")))
+        chunk = slice(int(starts[first]), int(stops[last - 1]))
+        begins, ends = starts[first:last] - chunk.start, stops[first:last] - chunk.start
+        found.append(_rescored(problem if chunk == slice(0, rows) else problem.rows(chunk), lists[first:last], begins, ends))
+        first = last
+    if not found:
+        return torch.empty(0, problem.topk, dtype=torch.int32, device=problem.q.device)
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _rescored(problem: Problem, lists: Tensor, starts: np.ndarray, stops: np.ndarray) -> Tensor:
+    device, width = problem.q.device, lists.shape[1]
+    out = torch.empty(len(problem), padded(width), dtype=torch.float32, device=device)
+    counts = stops - starts
+    sizes = sizes_of(problem, int(counts.max()))
+    blocks = bounds.list_blocks(starts, stops, sizes["ROWS"], device)
+    own = ranges_of(problem, problem.topk)
+    span = span_of(width, blocks.count, sizes["BLOCK"], device)
+    launch(problem, out, blocks, own, width, span, sizes, lists)
+    # Rows of a list find it by their number, so lists of unequal groups are repeated for each.
+    per = int(counts[0])
+    if not ((counts[:-1] == per).all() and counts[-1] <= per):
+        lists = lists.repeat_interleave(torch.from_numpy(counts).to(device), dim=0)
+        per = 1
+    of = bounds.ranges(0, np.full(len(problem), width), problem.topk, device)
+    return selection.select(out, of, problem.topk, lists=lists, list_rows=per)
+
+
+def sizes_of(problem: Problem, rows: int) -> dict[str, Any]:
+    """Shapes of a tile, for at most `rows` rows that share keys."""
+    _, heads, width = problem.q.shape
+    item = problem.q.element_size()
+    depth = max(32 // item if item < 4 else 16, 16, 1 << (width - 1).bit_length())
+    if item == 1:
+        depth = max(depth, 32)
+    most_heads = FP32_HEADS if item == 4 else min(MOST_HEADS[item], HEADS_BYTES // (depth * item))
+    most_keys = FP32_KEYS if item == 4 else min(MOST_KEYS, TILE_BYTES // (depth * item))
+    part = min(1 << (heads - 1).bit_length(), most_heads)
+    shared = max(1, min(most_heads // part, 1 << (max(rows, 1) - 1).bit_length()))
+    shared = max(shared, 16 // part, 1)
+    return {
+        "H": heads,
+        "D": width,
+        "ROWS": shared,
+        "HEADS": part,
+        "DEPTH": depth,
+        "BLOCK": most_keys,
+        "STAGES": 2 if item == 4 else STAGES,
+        "num_warps": 4 if shared * part <= 128 else 8,
+    }
+
+
+def span_of(columns: int, blocks: int, block: int, device: torch.device) -> int:
+    """Keys that a program scans: so many that all multiprocessors have work, and at most SPAN."""
+    cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    share = -(-columns * max(blocks, 1) // (2 * cores))
+    return max(block, min(SPAN, -(-share // block) * block))
+
+
+def launch(
+    problem: Problem, out: Tensor, blocks: Blocks, of: Ranges, columns: int, span: int, sizes: dict, lists: Tensor | None = None
+) -> None:
+    """Run `scores_kernel` for blocks of rows."""
+    if not len(problem) or not columns:
+        return
+    weights = problem.w if problem.q_scale is None else problem.w * problem.q_scale
+    with backends.current(problem.q.device):
+        scan_kernels.scores_kernel[(blocks.count, -(-columns // span))](
+            problem.q,
+            weights.contiguous(),
+            problem.k,
+            problem.k_scale,
+            out,
+            out.stride(0),
+            blocks.table,
+            len(problem),
+            blocks.per,
+            blocks.parts,
+            problem.keys,
+            of.lo,
+            of.hi,
+            of.step,
+            span,
+            lists,
+            0 if lists is None else lists.stride(0),
+            columns,
+            of.table,
+            SCALED=problem.k_scale is not None,
+            LISTED=lists is not None,
+            TABLED=of.table is not None,
+            BLOCKED=blocks.table is not None,
+            FIELDS=FIELDS,
+            **sizes,
+        )
+
+
+def proxies(problem: Problem, groups: Groups, kind: str) -> Problem:
+    """One query a group (see `groups.proxies`), which may select its first member's keys."""
+    lo, hi = torch.from_numpy(groups.lo), torch.from_numpy(groups.hi)
+    if kind != "mean":
+        rows = groups.start if kind == "first" else groups.stop - 1
+        return replace(problem.rows(torch.from_numpy(rows)), lo=lo, hi=hi)
+    (_, heads, width), device = problem.q.shape, problem.q.device
+    is_8_bit = problem.q.dtype == torch.float8_e4m3fn
+    dtype = torch.float32 if is_8_bit else problem.q.dtype
+    q = torch.empty(len(groups), heads, width, dtype=dtype, device=device)
+    w = torch.empty(len(groups), heads, dtype=torch.float32, device=device)
+    counts = groups.stop - groups.start
+    per = int(counts[0])
+    even = (counts[:-1] == per).all() and counts[-1] <= per and (np.diff(groups.start) == per).all()
+    table = None if even else torch.from_numpy(np.stack([groups.start, counts], 1).astype(np.int32)).to(device)
+    with backends.current(device):
+        scan_kernels.proxy_kernel[(len(groups), heads)](
+            problem.q,
+            problem.w.contiguous(),
+            problem.q_scale,
+            q,
+            w,
+            table,
+            len(problem),
+            per,
+            H=heads,
+            D=width,
+            DEPTH=max(16, 1 << (width - 1).bit_length()),
+            SCALED=problem.q_scale is not None,
+            TABLE=table is not None,
+            num_warps=1,
+        )
+    q, scale = rounded(q, problem.q.dtype) if is_8_bit else (q, None)
+    return replace(problem, q=q, w=w, q_scale=scale, lo=lo, hi=hi)
+
+
+def reuse(problem: Problem, groups: Groups, kind: str) -> Tensor:
+    """Every member takes its proxy's topk: [T, topk] int32."""
+    chosen = dense(proxies(problem, groups, kind))
+    counts = groups.stop - groups.start
+    if (counts == counts[0]).all():
+        return chosen.repeat_interleave(int(counts[0]), dim=0)
+    return chosen.repeat_interleave(torch.from_numpy(counts).to(chosen.device), dim=0)
+
+
+def refine(problem: Problem, groups: Groups, kind: str, budget: int, window: int, phase: str) -> Tensor:
+    """Every member takes its own topk of its proxy's candidates, in which the window always is: [T, topk] int32."""
+    proxy = proxies(problem, groups, kind)
+    starts = np.maximum(groups.lo, groups.hi - window)
+    recent = groups.hi_last - starts
+    if phase == "prefill":  # the window counts inside the budget, and the proxy ranks what is outside
+        hi, room, width = starts, np.maximum(budget - recent, 0), max(budget, int(recent.max()))
+    else:
+        hi, room = groups.hi, np.full(len(groups), budget)
+        width = budget + int(recent.max())
+    width = min(width, problem.keys)
+    of = bounds.ranges(groups.lo, hi, room, problem.q.device, window=starts, last=groups.hi_last)
+    lists = best(proxy, of, width, appended=True)
+    return rescored(problem, lists, groups.start, groups.stop)
+
+
+def rescored_each(problem: Problem, lists: Tensor) -> Tensor:
+    """Every row's topk of its own list of positions [T, c] int32, ascending, -1 anywhere: [T, topk] int32."""
+    rows = np.arange(len(problem))
+    return rescored(problem, lists, rows, rows + 1)

@@ -1,0 +1,131 @@
+"""Exact selection of columns in Triton: host side of `selection_kernels`. Knows scores and ranges; no queries."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import backend as backends
+from . import ranges as bounds
+from . import selection_kernels as kernels
+from .ranges import FIELDS, Ranges
+
+
+class Line(NamedTuple):
+    """For limits up to `limit`: `cap` scores of a row are searched in registers, by `warps`."""
+
+    limit: float
+    cap: int
+    warps: int
+
+
+# A threshold leaves some 1.5 times as many scores as are wanted; where that is more than `cap`, reads are of memory.
+TABLE = (Line(2_560, 4_096, 8), Line(float("inf"), 8_192, 16))
+# Rows of at most as many columns are searched in registers, whatever the limit.
+SHORT = 8_192
+# Scores of a program of `choose_kernel` for each of its warps, where rows are short; most warps.
+A_WARP, MOST_WARPS = 512, 16
+# A sample are RUNS runs of RUN neighbours.
+RUNS, RUN, SAMPLE_WARPS = 2_048, 2, 4
+# Scores that a program marks, its warps.
+TILE, TILE_WARPS = 4_096, 4
+# Most marked columns of a row that are listed; more are searched for in the row.
+PLACES = 16_384
+# Words of marks that `choose_kernel` takes at once, and scores where it searches in memory.
+WORDS, BLOCK = 4_096, 2_048
+# A score and its mark.
+BYTES_A_SCORE = 4 + 1 / 8
+
+
+def topk_of_scores(scores: Tensor, limit: int, lo: Tensor | None = None, hi: Tensor | None = None) -> Tensor:
+    """The best columns of each row of a score matrix.
+
+    Args:
+        scores: [R, N] float32 on a CUDA device (or with TRITON_INTERPRET=1), columns next to each other.
+        limit: Columns selected, >= 1.
+        lo, hi: [R] integers on the host: row r may select lo[r] <= column < hi[r]; None is all.
+    Returns:
+        [R, limit] int32: columns ascending, unique, with a tail of -1.
+    Raises:
+        ValueError: scores of another type or layout; limit < 1.
+
+    Ties: lowest column. NaN is never selected.
+    """
+    if scores.ndim != 2 or scores.dtype != torch.float32 or scores.stride(1) != 1 and scores.shape[1] > 1:
+        raise ValueError(f"scores must be [R, N] float32 with neighbouring columns, got {list(scores.shape)}")
+    if limit < 1:
+        raise ValueError(f"limit must be >= 1, got {limit}")
+    rows, columns = scores.shape
+    lo = torch.zeros(rows, dtype=torch.int64) if lo is None else lo.clamp(0, columns)
+    hi = torch.full((rows,), columns, dtype=torch.int64) if hi is None else hi.clamp(0, columns)
+    return select(scores, bounds.ranges(lo.numpy(), hi.numpy(), limit, scores.device, base=0), limit)
+
+
+def select(
+    scores: Tensor,
+    of: Ranges,
+    width: int,
+    *,
+    lists: Tensor | None = None,
+    list_rows: int = 1,
+    appended: bool = False,
+) -> Tensor:
+    """The best positions of each row of scores [R, columns]: [R, width] int32, ascending, with a tail of -1.
+
+    Args:
+        of: A row's columns; column c is position lo + c, or lists[row // list_rows, c] int32.
+        appended: The positions of a row's window follow, and are not written before.
+    """
+    rows, device = of.rows, scores.device
+    out = torch.empty(rows, width, dtype=torch.int32, device=device)
+    if rows == 0 or width == 0:
+        return out
+    line = next(line for line in TABLE if of.limit <= line.limit)
+    is_marked = of.columns > max(SHORT, line.cap)
+    cap = line.cap if is_marked else max(16, 1 << (max(of.columns, 1) - 1).bit_length())
+    stride = scores.stride(0)
+    tiles = -(-of.columns // TILE)
+    words = tiles * (TILE // 32)
+    common: dict[str, Any] = {"FIELDS": FIELDS, "TABLE": of.table is not None}
+    numbers = (scores, stride, of.table, of.lo, of.hi, of.step)
+    thresholds = marks = held = None
+    with backends.current(device):
+        if is_marked:
+            thresholds = torch.empty(rows, dtype=torch.int32, device=device)
+            marks = torch.empty(rows, words, dtype=torch.int32, device=device)
+            held = torch.empty(rows, PLACES, dtype=torch.int32, device=device)
+            kernels.threshold_kernel[(rows,)](
+                *numbers, of.limit, thresholds, RUNS=RUNS, RUN=RUN, CAP=cap, **common, num_warps=SAMPLE_WARPS
+            )
+            kernels.mark_kernel[(tiles * rows,)](
+                *numbers, thresholds, marks, tiles, TILE=TILE, PADDED=stride % TILE == 0, **common, num_warps=TILE_WARPS
+            )
+        warps = line.warps if is_marked else min(MOST_WARPS, max(1, cap // A_WARP))
+        kernels.choose_kernel[(rows,)](
+            *numbers,
+            of.limit,
+            thresholds,
+            marks,
+            words,
+            held,
+            lists,
+            0 if lists is None else lists.stride(0),
+            list_rows,
+            out,
+            width,
+            of.window,
+            of.step,
+            of.last,
+            CAP=cap,
+            PLACES=PLACES,
+            WORDS=WORDS,
+            BLOCK=BLOCK,
+            MARKED=is_marked,
+            LISTED=lists is not None,
+            APPENDED=appended,
+            **common,
+            num_warps=warps,
+        )
+    return out
