@@ -36,8 +36,8 @@ def sparse_attention(
     Raises:
         TypeError, ValueError: a type, dtype, shape, device or (on a CPU) position out of range. RuntimeError: the
             back-end cannot run here.
-    Exactness: sums are float32, products of float32 never TF32. Beside 16-bit values the kernels round the shares, too,
-    to their dtype. A call repeats bit for bit on one device, which it does not wait for.
+    Exactness: sums are float32, products of float32 never TF32. With 16-bit values the kernels round the shares to
+    their dtype as well. On one device a Triton call repeats bit for bit; the host does not wait for it.
     Memory: the kernels read a row's keys and values once for up to 64 query heads of a kv head (float32: 32), and of
     16-bit sparse MLA, where v = k[..., :512], the keys alone. Few rows are split over programs by their keys. Torch
     gathers the keys and values of a chunk of rows.
@@ -70,13 +70,13 @@ def sparse_attention(
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale!r}")
     topk = indices.shape[1]
-    out = torch.zeros(rows, heads, v.shape[2], dtype=q.dtype, device=q.device)
-    if not keys or not topk or not out.numel():
-        return out
+    if 0 in (keys, topk, rows, heads, v.shape[2]):
+        return q.new_zeros(rows, heads, v.shape[2])
     if by == "triton":
         from . import attention_launch
 
         return attention_launch.attend(q, k, v, indices, scale)
+    out = q.new_empty(rows, heads, v.shape[2])
     step = max(1, CHUNK_BYTES // (4 * topk * kv_heads * (k.shape[2] + v.shape[2])))
     for start in range(0, rows, step):
         chunk = slice(start, min(start + step, rows))

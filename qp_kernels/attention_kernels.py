@@ -10,7 +10,7 @@ import triton.language as tl
 from .qrita.parts import INF, INTERPRETED, LOG2_E
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "keys", "topk", "span"])
 def attend_kernel(
     q_ptr, k_ptr, v_ptr, indices_ptr, out_ptr, tops_ptr, totals_ptr,
     stride_qt, stride_qh, stride_qd, stride_kn, stride_kh, stride_kd, stride_vn, stride_vh, stride_vd,
@@ -22,9 +22,9 @@ def attend_kernel(
 
     Grid: (T * Hkv * blocks of BLOCK_H of a kv head's query heads * blocks of BLOCK_V of DV columns, splits). A program
     reads its heads of q once, and D + BLOCK_V numbers of each selected key; D where v is the first columns of k
-    (SHARED). The D columns are MAIN and REST, powers of two; unless WHOLE, many times MAIN, and q is read again for each
-    block of keys. It writes its heads' BLOCK_V columns of out [T, Hq, DV]; a split, of [splits, T, Hq, DV], before the
-    division, with the largest logit and the sum of shares in tops and totals [splits, T, Hq].
+    (SHARED). The D columns are MAIN and REST, powers of two; unless WHOLE, they are taken MAIN at a time, and q is read
+    again for every block of keys. It writes its heads' BLOCK_V columns of out [T, Hq, DV]; a split, of [splits, T, Hq,
+    DV], before the division, with the largest logit and the sum of shares in tops and totals [splits, T, Hq].
     """
     V_BLOCKS: tl.constexpr = (DV + BLOCK_V - 1) // BLOCK_V
     program, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -106,7 +106,7 @@ def columns_of(at, there, first, stride, D: tl.constexpr, BLOCK: tl.constexpr):
     return values
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["heads", "splits"])
 def merge_kernel(
     sums_ptr, tops_ptr, totals_ptr, out_ptr, heads, splits,
     DV: tl.constexpr, SPLITS: tl.constexpr, BLOCK_V: tl.constexpr,

@@ -114,7 +114,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, indices: Tensor, scale: float) -> Te
 def blocks_of(k: Tensor, v: Tensor, group: int, most_bytes: int) -> Blocks:
     """Blocks for keys k [N, Hkv, D], values v [N, Hkv, Dv] and `group` query heads of a kv head.
 
-    With 16-bit numbers as many heads, then keys as fit into `most_bytes` of shared memory.
+    With 16-bit numbers as many heads, then as many keys, as fit into `most_bytes` of shared memory.
     """
     width, values = k.shape[2], min(WIDEST_VALUE, power_of_two(v.shape[2], 16))
     if k.dtype == torch.float32:  # without tensor cores: few columns at a time, so that they stay in registers
@@ -125,7 +125,8 @@ def blocks_of(k: Tensor, v: Tensor, group: int, most_bytes: int) -> Blocks:
     whole = main + rest <= WIDEST_KEY
     if not whole:
         main, rest = 64, 0
-    same = k.data_ptr() == v.data_ptr() and k.stride() == v.stride()
+    steps = zip(v.shape, k.stride(), v.stride(), strict=True)
+    same = k.data_ptr() == v.data_ptr() and all(size == 1 or of_k == of_v for size, of_k, of_v in steps)
     shared = whole and same and main == values == v.shape[2]
     row = 2 * (main + rest)
     for heads, keys in itertools.product((64, 32, 16), (64, 32, 16)):

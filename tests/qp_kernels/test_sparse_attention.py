@@ -196,6 +196,8 @@ def test_blocks_and_cuts():
     mla, apart = (launch.blocks_of(k, v, 128, hopper) for v in (k[..., :512], k[..., 64:]))
     assert (mla.heads, mla.keys, mla.shared) == (64, 64, True)
     assert (apart.heads, apart.keys, apart.shared) == (64, 32, False)
+    cache = k[:, 0]
+    assert launch.blocks_of(cache[:, None], cache[:, :512][:, None], 16, hopper).shared
     assert launch.blocks_of(k, k[..., :512], 128, 90 << 10).heads == 32
 
 
