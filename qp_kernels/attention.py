@@ -1,4 +1,7 @@
-"""Attention over selected keys. Knows positions, not how they were selected."""
+"""Attention over selected keys. Knows positions, not how they were selected.
+
+Here are the arguments and the reference in torch; `attention_launch.py` runs the Triton kernels.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,20 @@ def sparse_attention(
     Args:
         q: [T, Hq, D]; k: [N, Hkv, D]; v: [N, Hkv, Dv], Hq a multiple of Hkv (query head h attends with key head
             h // (Hq / Hkv)); float32, bfloat16 or float16, one dtype.
-        indices: [T, topk] integers in [0, N), shared by the heads; -1 is none. A position twice counts twice.
+        indices: [T, topk] int32 or int64 in [0, N), shared by the heads; -1, anywhere, is none. A position twice
+            counts twice. On a CUDA device they are not checked: the kernels take what is out of range for none.
         scale: Of q . k, often D ** -.5.
-        backend: "auto" or "torch" ("triton" has no kernels yet).
+        backend: "auto" (Triton on CUDA tensors, else torch), "triton" or "torch".
     Returns:
-        [T, Hq, Dv] of the dtype of q, computed in float32. A row without keys gives zeros.
+        [T, Hq, Dv] of the dtype of q. A row without keys gives zeros; NaN and inf of what is not selected never show.
     Raises:
         TypeError, ValueError: a type, dtype, shape, device or (on a CPU) position out of range. RuntimeError: the
             back-end cannot run here.
+    Exactness: sums are float32, products of float32 never TF32. With 16-bit values the kernels round the shares to
+    their dtype as well. On one device a Triton call repeats bit for bit; the host does not wait for it.
+    Memory: the kernels read a row's keys and values once for up to 64 query heads of a kv head (float32: 32), and of
+    16-bit sparse MLA, where v = k[..., :512], the keys alone. Few rows are split over programs by their keys. Torch
+    gathers the keys and values of a chunk of rows.
 
     Source: DeepSeek-V3.2 (sparse multi-query attention).
 
@@ -57,14 +66,17 @@ def sparse_attention(
         raise ValueError(f"k, v and indices must be on {q.device} as q is")
     if not indices.is_cuda and indices.numel() and not bool(((indices >= -1) & (indices < keys)).all()):
         raise ValueError(f"indices must be in [-1, {keys}), got {int(indices.min())} .. {int(indices.max())}")
-    if backends.resolve(q.device, backend).name == "triton":
-        pass
+    by = backends.resolve(q, backend).name
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale!r}")
     topk = indices.shape[1]
-    out = torch.zeros(rows, heads, v.shape[2], dtype=q.dtype, device=q.device)
-    if not keys or not topk:
-        return out
+    if 0 in (keys, topk, rows, heads, v.shape[2]):
+        return q.new_zeros(rows, heads, v.shape[2])
+    if by == "triton":
+        from . import attention_launch
+
+        return attention_launch.attend(q, k, v, indices, scale)
+    out = q.new_empty(rows, heads, v.shape[2])
     step = max(1, CHUNK_BYTES // (4 * topk * kv_heads * (k.shape[2] + v.shape[2])))
     for start in range(0, rows, step):
         chunk = slice(start, min(start + step, rows))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from qp_kernels import qrita
+from qp_kernels import attention, qrita
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -93,6 +93,7 @@ top_k_top_p = at_place(qrita.top_k_top_p)
 select = at_place(qrita.select)
 sample = at_place(qrita.sample)
 truncation = at_place(qrita.truncation)
+sparse_attention = at_place(attention.sparse_attention)
 
 
 def QritaProcessor(*arguments, **options):  # noqa: N802

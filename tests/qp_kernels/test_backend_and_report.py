@@ -114,7 +114,7 @@ def test_report_without_triton_and_with_a_broken_card(monkeypatch):
 def test_import_is_light_and_needs_no_triton():
     script = (
         "import sys; sys.modules['triton'] = None\n"
-        "import torch, qp_kernels.qrita, qp_kernels.qrita.rivals as r, qp_kernels as q\n"
+        "import torch, qp_kernels.attention, qp_kernels.qrita, qp_kernels.qrita.rivals as r, qp_kernels as q\n"
         "print(q.qrita.top_k_top_p(torch.tensor([1.0, 2.0]), 1).tolist(), q.report().as_dict()['back-end'])\n"
         "assert not {'transformers', 'pandas', 'plotly'} & set(sys.modules)"
     )
