@@ -69,8 +69,9 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog=program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    whole = "all" if program == PROGRAM else "qrita"
-    top.add_argument("--what", choices=("all", *NAMES), default=whole, help="top-k / top-p, index selection, or both")
+    top.add_argument(
+        "--what", choices=("all", *NAMES), default=_everything(program), help="top-k / top-p, index selection, or both"
+    )
     top.add_argument("--cases", default="*", help="a pattern of their names, see --list")
     top.add_argument("--list", action="store_true", help="print the names of the cases, and end")
     top.add_argument("--providers", default=None, help="of top-k / top-p, patterns between commas")
@@ -83,6 +84,11 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     top.add_argument("--record", metavar="NAME", help="name of the results file; in a clone it goes to data/results")
     top.add_argument("--folder", type=Path, help="where the results file goes instead")
     return top
+
+
+def _everything(program: str) -> str:
+    """What is measured by default: both, but where a script brings rows of logits."""
+    return "all" if program == PROGRAM else "qrita"
 
 
 def _run(options: argparse.Namespace, live: Tensor | None, about: dict[str, Any], program: str) -> int:
@@ -182,7 +188,7 @@ def _write(name: str, records: list[dict], options: argparse.Namespace, device, 
 
 def _command(options: argparse.Namespace, program: str) -> str:
     """How to make the numbers again, without places of this machine."""
-    parts = [program] + [f"--what {options.what}"] * (program == PROGRAM and options.what != "all")
+    parts = [program] + [f"--what {options.what}"] * (options.what != _everything(program))
     parts += [f"--cases '{options.cases}'"] * (options.cases != "*") + ["--quick"] * options.quick
     parts += [f"--providers '{options.providers}'"] if options.providers else []
     parts += [f"--repetitions {options.repetitions}"] if options.repetitions else []
