@@ -68,7 +68,7 @@ class IndexCapture:
         layer = [f"layer {self.meta['layer']}"] if self.meta.get("layer") is not None else []
         parts = [str(self.meta.get("model", "unnamed")), *layer, *([self.meta["source"]] * ("source" in self.meta))]
         dtype = str(self.q.dtype).removeprefix("torch.")
-        return " · ".join([*parts, dtype, str(self.q.device)])
+        return " · ".join([*parts, dtype, str(self.q.device), *["recorded"] * bool(self.meta.get("recorded"))])
 
     def __len__(self) -> int:
         return len(self.q)

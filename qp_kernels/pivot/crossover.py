@@ -108,7 +108,8 @@ def measured_crossover(
     checks.one_of("phase", phase, PHASES)
     if rows % group:
         raise ValueError(f"rows must be a multiple of group, {group}, got {rows}")
-    shortest = topk if mode == "reuse" else budget or max(2 * topk, topk + 2 * group - 1)
+    budget = max(2 * topk, topk + 2 * group - 1) if budget is None else checks.whole("budget", budget, 1)
+    shortest = topk if mode == "reuse" else budget
     if checks.whole("longest", longest, 1) < shortest:
         raise ValueError(f"longest must be >= {shortest}, the shortest prefix that can gain, got {longest}")
     device, timer = _clock(device, timer, repetitions)

@@ -72,16 +72,13 @@ def run_case(case: Case, run: Run, guard: int | None = None) -> list[dict[str, A
             run.say(f"  {case.name} is left out: {error}")
             return []
         wake(run.device, WAKE_S)
-        mode = modes(case, run.device)[-1]
         timings: list[tuple[Entry, Timing, int | None]] = []
         if read is not None:
-            way, timing = floors.fastest("floor_read", read, lambda way: _timed(case, run, lambda: way(read))[0])
+            way, timing = floors.fastest("floor_read", read, lambda way: _timed(case, run, lambda: way(read)))
             timings.append((Entry("floor_read", way), timing, None))
-            mode = timing.mode
         for entry in entries:
             peak = peak_bytes(entry.call, run.device)
-            timing, mode = _timed(case, run, entry.call)
-            timings.append((entry, timing, peak))
+            timings.append((entry, _timed(case, run, entry.call), peak))
     read_us = timings[0][1].median_us if read is not None else None
     dense_us = next((timing.median_us for entry, timing, _ in timings if entry.provider == "dense"), None)
     return [_record(case, run.rates, entry, timing, peak, read_us, dense_us) for entry, timing, peak in timings]
@@ -121,16 +118,16 @@ def _entry(case: Case, device: torch.device, name: str, wrong: int, checked: int
     return Entry(name, version, wrong, checked)
 
 
-def _timed(case: Case, run: Run, call: Callable[[], Any]) -> tuple[Timing, str]:
+def _timed(case: Case, run: Run, call: Callable[[], Any]) -> Timing:
     """The time in the best mode that the call bears."""
     repetitions = run.repetitions if case.kind != "chunk" else max(LEAST_SAMPLES, run.repetitions // FEWER_SAMPLES)
     *rest, last = modes(case, run.device)
     for mode in rest:
         try:
-            return run.timer(call, repetitions=repetitions, mode=mode, device=run.device), mode
+            return run.timer(call, repetitions=repetitions, mode=mode, device=run.device)
         except ValueError as error:  # no graph can hold it
             run.say(f"  {case.name}: {error}")
-    return run.timer(call, repetitions=repetitions, mode=last, device=run.device), last
+    return run.timer(call, repetitions=repetitions, mode=last, device=run.device)
 
 
 def peak_bytes(call: Callable[[], Any], device: torch.device) -> int | None:
