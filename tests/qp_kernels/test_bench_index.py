@@ -198,7 +198,9 @@ def test_records_of_every_kind():
 
 def test_a_scan_is_left_out_where_there_is_none_and_checked_where_there_is(monkeypatch):
     said = []
-    monkeypatch.setattr(providers, "kernel", lambda module, name: (_ for _ in ()).throw(LookupError(f"no {name}")))
+    monkeypatch.setattr(
+        providers, "kernel", lambda module, name: (_ for _ in ()).throw(providers.Missing(f"no {name}"))
+    )
     assert run([small("scan")], say=said.append)[0] == []
     assert any("index-scan-b1-t8-l256-float32 is left out: no scan" in line for line in said)
 
@@ -217,9 +219,9 @@ def test_a_scan_is_left_out_where_there_is_none_and_checked_where_there_is(monke
 
 
 def test_kernels_that_are_not_there():
-    with pytest.raises(LookupError, match="qp_kernels.pivot.nothing.at_all is not there"):
+    with pytest.raises(providers.Missing, match="qp_kernels.pivot.nothing.at_all is not there"):
         providers.kernel("nothing", "at_all")
-    with pytest.raises(LookupError, match="no_such_function"):
+    with pytest.raises(providers.Missing, match="no_such_function"):
         providers.kernel("api", "no_such_function")
 
 

@@ -68,7 +68,7 @@ def run_case(case: Case, run: Run, guard: int | None = None) -> list[dict[str, A
     with backend.current(run.device), torch.no_grad():
         try:
             entries, read = _entries(case, run, guard)
-        except LookupError as error:
+        except providers.Missing as error:
             run.say(f"  {case.name} is left out: {error}")
             return []
         wake(run.device, WAKE_S)

@@ -17,6 +17,10 @@ from .work import hisa, misa
 Run = Callable[[Inputs, str], Tensor]
 
 
+class Missing(RuntimeError):
+    """This version, or this machine, has no such kernel."""
+
+
 def selections(case: Case, guard: int | None) -> dict[str, Run]:
     """Selections of a case by name; "refine_measured" only with a measured guard.
 
@@ -51,12 +55,12 @@ def kernel(module: str, name: str) -> Callable:
     """A function of the Triton back-end of `qp_kernels.pivot`.
 
     Raises:
-        LookupError: this version, or this machine, has none.
+        Missing: this version, or this machine, has none.
     """
     try:
         return getattr(importlib.import_module(f"qp_kernels.pivot.{module}"), name)
     except (ImportError, AttributeError) as error:
-        raise LookupError(f"qp_kernels.pivot.{module}.{name} is not there: {error}") from error
+        raise Missing(f"qp_kernels.pivot.{module}.{name} is not there: {error}") from error
 
 
 def selectors(case: Case, device: torch.device) -> dict[str, Callable[[Tensor], Tensor]]:
@@ -78,7 +82,7 @@ def scan() -> Callable[[Inputs], Tensor]:
     """The scan alone: scores [T, L] float32, of which row t is defined for lo[t] <= s < hi[t].
 
     Raises:
-        LookupError: as `kernel`.
+        Missing: as `kernel`.
     """
     ours = kernel("launch", "scan")
     return lambda inputs: ours(inputs.q, inputs.k, inputs.w, **inputs.options)
