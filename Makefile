@@ -6,7 +6,8 @@
 #   make lab ARGS="--port 9999"      further arguments go to JupyterLab (for `make test`: to pytest)
 #   make test-gpu                    the tests that need a CUDA device; make fuzz-gpu: two million random rows on it
 #   make bench                       times of the kernels on this machine's GPU, beside other libraries
-#   make bench ARGS="qrita_gpu"      the same with rows of the default model, or another script of benchmarks/
+#   make bench ARGS="--what index"   index selection alone; --what qrita: top-k / top-p alone
+#   make bench ARGS="qrita_gpu"      the latter with rows of the default model, or another script of benchmarks/
 #   make tune                        measure the launch table on this machine's GPU, and keep it for that device
 #   make doctor                      what works here, what does not and why
 #   make help                        every target

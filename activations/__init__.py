@@ -15,6 +15,7 @@ _HOME = {
     "LanguageModel": "models",
     "capture_logits": "capture",
     "LogitCapture": "capture",
+    "IndexCapture": "index_capture",
     "save_capture": "storage",
     "load_capture": "storage",
 }

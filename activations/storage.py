@@ -14,8 +14,10 @@ from pathlib import Path
 
 import torch
 
+from . import index_storage
 from .capture import DTYPES, HiddenRows, LogitCapture, StoredRows
 from .head import Head
+from .index_capture import IndexCapture
 from .models import dtype_name
 from .tensor_file import save_tensors
 from .tokens import as_ids, placeholder
@@ -25,11 +27,11 @@ SCHEMA = "qp-explorer/logit-capture/1"
 _LABELS_PER_ROW = 2000
 
 
-def save_capture(capture: LogitCapture, path: str | Path, head: str = "auto") -> Path:
+def save_capture(capture: LogitCapture | IndexCapture, path: str | Path, head: str = "auto") -> Path:
     """Write a capture to one `.safetensors` file, which replaces an older one only when complete.
 
     Args:
-        head: "rows" stores [P, V]; "head" the hidden states and the output embedding; "auto" the smaller.
+        head: Of logits: "rows" stores [P, V]; "head" the hidden states and the output embedding; "auto" the smaller.
     Raises:
         ValueError: a wrong `head`, another suffix, or "head" for a capture that has stored rows only.
         OSError: the file cannot be written.
@@ -39,6 +41,9 @@ def save_capture(capture: LogitCapture, path: str | Path, head: str = "auto") ->
         raise ValueError(f"captures are .safetensors files, got {path.name!r}")
     if head not in ("auto", "rows", "head"):
         raise ValueError(f"head must be 'auto', 'rows' or 'head', got {head!r}")
+    if isinstance(capture, IndexCapture):
+        _write(path, *index_storage.content_of(capture), index_storage.SCHEMA)
+        return path
     live = isinstance(capture.source, HiddenRows)
     if head == "head" and not live:
         raise ValueError("this capture has stored rows only: there is no head to save")
@@ -110,11 +115,11 @@ def _pack(strings: list[str], ids: Sequence[int]) -> tuple[torch.Tensor, torch.T
     return torch.tensor(list(ids), dtype=torch.int32), ends, joined
 
 
-def _write(path: Path, tensors: dict, content: dict) -> None:
+def _write(path: Path, tensors: dict, content: dict, schema: str = SCHEMA) -> None:
     working = path.with_name(f".{path.name}.{os.getpid()}")
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        save_tensors(plain, working, {"schema": SCHEMA, "content": json.dumps(content)})
+        save_tensors(plain, working, {"schema": schema, "content": json.dumps(content)})
         working.replace(path)
     except Exception as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -124,7 +129,7 @@ def _write(path: Path, tensors: dict, content: dict) -> None:
             working.unlink(missing_ok=True)
 
 
-def load_capture(path: str | Path) -> LogitCapture:
+def load_capture(path: str | Path) -> LogitCapture | IndexCapture:
     """Read what `save_capture` wrote; everything is on the CPU.
 
     Raises:
@@ -134,9 +139,9 @@ def load_capture(path: str | Path) -> LogitCapture:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no capture {path}")
-    tensors, content = _read(path)
+    schema, tensors, content = _read(path)
     try:
-        return _capture_from(tensors, content)
+        return MAKERS[schema](tensors, content)
     except KeyError as error:
         raise ValueError(f"{path} is no complete capture: {error} is missing") from error
     except (ValueError, TypeError, IndexError, RuntimeError, AttributeError, UnicodeDecodeError) as error:
@@ -174,14 +179,15 @@ def _opened(path: str | Path):
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
 
 
-def _read(path: Path) -> tuple[dict, dict]:
+def _read(path: Path) -> tuple[str, dict, dict]:
     try:
         with _opened(path) as file:
             metadata = file.metadata() or {}
-            if (schema := metadata.get("schema")) != SCHEMA:
-                raise ValueError(f"{path} has the schema {schema!r}; this version reads {SCHEMA!r}")
+            if (schema := metadata.get("schema")) not in MAKERS:
+                known = " and ".join(map(repr, MAKERS))
+                raise ValueError(f"{path} has the schema {schema!r}; this version reads {known}")
             content = json.loads(metadata.get("content", ""))
-            return {name: file.get_tensor(name) for name in file.keys()}, content  # noqa: SIM118
+            return schema, {name: file.get_tensor(name) for name in file.keys()}, content  # noqa: SIM118
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} has unreadable metadata: {error}") from error
 
@@ -268,3 +274,6 @@ def _within(values: torch.Tensor, end: int, name: str) -> None:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
+
+
+MAKERS = {SCHEMA: _capture_from, index_storage.SCHEMA: index_storage.capture_from}

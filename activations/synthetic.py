@@ -1,4 +1,4 @@
-"""Logits made up, in the shapes that matter to a cut. The same arguments give the same bits.
+"""Logits made up, in the shapes that matter to a cut, and `index`. The same arguments give the same bits.
 
 Drawn with numpy's PCG64 in float64, then rounded to float32: torch's generators differ between devices.
 """
@@ -9,6 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+
+from .synthetic_index import index
+
+__all__ = ["KINDS", "index", "logits"]
 
 
 def _gaussian(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:

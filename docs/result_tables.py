@@ -1,4 +1,4 @@
-"""Write the tables of recorded numbers into qp_kernels/qrita/README.md: `python docs/result_tables.py`.
+"""Write the tables of recorded numbers into the pages of qrita/ and pivot/: `python docs/result_tables.py`.
 
 A table stands between `<!-- results: NAME -->` and `<!-- /results -->`, and is made from data/results alone. A test
 compares page and files, so that no number is copied by hand.
@@ -7,23 +7,29 @@ compares page and files, so that no number is copied by hand.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+
+import index_tables
+from table_text import plain_table, row, time
 
 from qp_kernels import results
 
-PAGE = Path(__file__).resolve().parents[1] / "qp_kernels" / "qrita" / "README.md"
+KERNELS = Path(__file__).resolve().parents[1] / "qp_kernels"
+PAGE, INDEX_PAGE = KERNELS / "qrita" / "README.md", KERNELS / "pivot" / "README.md"
 PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 
 
 def main() -> None:
-    text = PAGE.read_text("utf-8")
-    PAGE.write_text(render(text), "utf-8")
-    print(f"{PAGE.name}: {', '.join(match[2] for match in PLACE.finditer(text))}")
+    for page, tables in PAGES.items():
+        text = page.read_text("utf-8")
+        page.write_text(render(text, tables), "utf-8")
+        print(f"{page.parent.name}: {', '.join(match[2] for match in PLACE.finditer(text))}")
 
 
-def render(text: str) -> str:
+def render(text: str, tables: dict[str, Callable[[], str]]) -> str:
     """The text with every table made anew."""
-    return PLACE.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], text)
+    return PLACE.sub(lambda match: match[1] + tables[match[2]]() + match[3], text)
 
 
 def hits() -> str:
@@ -120,8 +126,7 @@ def case_of(record: dict) -> str:
 
 def span(record: dict) -> str:
     """Time in µs or ms, with how many rows are wrong where some are."""
-    us = record["median_us"]
-    text = f"{us:.1f} µs" if us < 100 else f"{us:.0f} µs" if us < 1000 else f"{us / 1000:.2f} ms"
+    text = time(record["median_us"])
     return f"{text} ({record['wrong_rows']} rows wrong)" if record["wrong_rows"] else text
 
 
@@ -139,20 +144,11 @@ TABLES = {
     "memory": memory,
     "ablation": ablation,
 }
+PAGES = {PAGE: TABLES, INDEX_PAGE: index_tables.TABLES}
 
 
 def table(lines: list[str], found: results.Results, more: str) -> str:
     return plain_table(lines, f"{found.about['rows']:,} rows of {found.about['model']}, {more}.", found)
-
-
-def plain_table(lines: list[str], about: str, found: results.Results) -> str:
-    head, *body = lines
-    rule = "|" + "---|" * (head.count("|") - 1)
-    return "\n".join([head, rule, *body, "", f"<sub>{about} {found.caption}.</sub>", ""])
-
-
-def row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def named(k: int | None, p: float | None, temperature: float) -> str:

@@ -180,7 +180,10 @@ def _open_file(path: Path) -> Rows:
 def _open_safetensors(path: Path) -> Rows:
     if storage.is_capture(path):
         made = ["from activations import load_capture", f"capture = load_capture({str(path)!r})"]
-        return CaptureRows(load_capture(path), made)
+        capture = load_capture(path)
+        if not isinstance(capture, LogitCapture):
+            raise ValueError(f"{path.name} holds queries and keys of an indexer, and no logits")
+        return CaptureRows(capture, made)
     logits = storage.load_logits(path)
     made = ["from activations import storage", f"logits = storage.load_logits({str(path)!r})"]
     return TensorRows(logits, caption=f"{path.name}: {list(logits.shape)} {logits.dtype}", code=made)

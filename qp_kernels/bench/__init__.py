@@ -1,6 +1,6 @@
 """Our kernels, others' and a user's own, checked and timed on one machine: `python -m qp_kernels.bench`.
 
-In Python, with a function of one's own beside the others:
+Here top-k / top-p; `index` has the same for index selection. In Python, with a function of one's own beside the others:
 
     >>> import torch
     >>> from qp_kernels import bench
@@ -14,6 +14,7 @@ In Python, with a function of one's own beside the others:
     [('floor_read_write', True), ('qp_kernels', True), ('by_sorting', True)]
 """
 
+from . import index
 from .case_run import FIELDS, WrongResult, run_case
 from .cases import CASES, SMALL_CASES, Case, Target, modes, target
 from .providers import Call, Provider, missing, providers
@@ -29,6 +30,7 @@ __all__ = [
     "Provider",
     "Target",
     "WrongResult",
+    "index",
     "make",
     "missing",
     "modes",

@@ -1,13 +1,15 @@
 """The command line of the bench.
 
     python -m qp_kernels.bench                                       all cases on this machine's GPU
+    python -m qp_kernels.bench --what index                          those of index selection alone
     python -m qp_kernels.bench --cases "*b1024-v128256*" --providers "qp_kernels,vllm"
     python -m qp_kernels.bench --logits rows.safetensors             with the cases of live rows
     python -m qp_kernels.bench --own my_module:my_function           f(logits, k, p) beside the others
     python -m qp_kernels.bench --record NAME                         data/results/NAME.json (else data/results/local)
 
-Without a CUDA device, small cases of the torch back-end are measured on the CPU. The exit status is 1 where our own
-kernels break the contract; then nothing is timed or written.
+Top-k / top-p and index selection write a results file each, bench and bench_index; --record needs --what. Without a
+CUDA device, small cases of the torch back-end are measured on the CPU. The exit status is 1 where our own kernels break
+the contract; then nothing is timed or written.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import torch
 from torch import Tensor
 
 from .. import backend, report, results
+from . import index
 from .case_run import WrongResult
 from .cases import CASES, SMALL_CASES, Case
 from .rows import read
@@ -33,7 +36,7 @@ from .suite import run
 from .table import table
 
 QUICK_REPETITIONS, QUICK_PROVIDERS = 10, "qp_kernels,vllm,flashinfer"
-NAME, PROGRAM = "bench", "python -m qp_kernels.bench"
+NAMES, PROGRAM = {"qrita": "bench", "index": "bench_index"}, "python -m qp_kernels.bench"
 
 
 def main(
@@ -66,9 +69,12 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog=program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    top.add_argument(
+        "--what", choices=("all", *NAMES), default=_everything(program), help="top-k / top-p, index selection, or both"
+    )
     top.add_argument("--cases", default="*", help="a pattern of their names, see --list")
     top.add_argument("--list", action="store_true", help="print the names of the cases, and end")
-    top.add_argument("--providers", default=None, help="patterns between commas; default: all")
+    top.add_argument("--providers", default=None, help="of top-k / top-p, patterns between commas")
     top.add_argument("--quick", action="store_true", help=f"{QUICK_REPETITIONS} repetitions, and no slow sorts")
     top.add_argument("--repetitions", type=int, default=None, help="samples of each, default 30")
     top.add_argument("--logits", metavar="FILE", help="rows of a model: .npy, .npz or .safetensors, [R, V]")
@@ -80,15 +86,41 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     return top
 
 
+def _everything(program: str) -> str:
+    """What is measured by default: both, but where a script brings rows of logits."""
+    return "all" if program == PROGRAM else "qrita"
+
+
 def _run(options: argparse.Namespace, live: Tensor | None, about: dict[str, Any], program: str) -> int:
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    cases = _cases(options.cases, device)
+    cases = _cases(options, device)
     if options.list:
-        print("\n".join(case.name for case in cases))
+        print("\n".join(case.name for found in cases.values() for case in found))
         return 0
+    if options.record and len(cases) > 1:
+        raise ValueError("--record names one results file: add --what qrita or --what index")
     if device.type != "cuda":
         print(f"no CUDA device ({backend.card_problem() or 'none here'}): small cases of the torch back-end on the CPU")
     print(report(), flush=True)
+    about = {**about, "backend": backend.resolve(device).name}
+    if "index" in cases:  # first: it is the shorter one
+        _run_index(options, cases["index"], device, about, program)
+    if "qrita" in cases:
+        _run_qrita(options, cases["qrita"], device, live, about, program)
+    return 0
+
+
+def _run_index(options: argparse.Namespace, cases: list[index.Case], device, about: dict[str, Any], program: str):
+    start = time.monotonic()
+    settings = {"device": device, "seconds": options.seconds, "say": _say}
+    records, found = index.run(cases, repetitions=_repetitions(options), **settings)
+    print(f"\n{time.monotonic() - start:.0f} s; * target missed")
+    if records:
+        name = options.record or NAMES["index"]
+        _write(name, records, options, device, {**about, **found}, _command(options, program))
+
+
+def _run_qrita(options: argparse.Namespace, cases: list[Case], device, live, about: dict[str, Any], program: str):
     if options.logits:
         live, about = read(options.logits), {**about, "live_rows": Path(options.logits).name}
     start = time.monotonic()
@@ -98,21 +130,34 @@ def _run(options: argparse.Namespace, live: Tensor | None, about: dict[str, Any]
         live=live,
         device=device,
         only=options.providers or (QUICK_PROVIDERS if options.quick else "*"),
-        repetitions=options.repetitions or (QUICK_REPETITIONS if options.quick else 30),
+        repetitions=_repetitions(options),
         seconds=options.seconds,
         say=_say,
     )
-    about |= {"backend": backend.resolve(device).name, "live_rows_distinct": 0 if live is None else len(live)}
+    about = {**about, "live_rows_distinct": 0 if live is None else len(live)}
     print(f"\n{table(records)}\n\n{time.monotonic() - start:.0f} s; us; ! wrong rows, * target missed")
-    _write(records, options, device, about, _command(options, program))
-    return 0
+    name = options.record or NAMES["qrita"]
+    _write(name, records, options, device, about, _command(options, program))
 
 
-def _cases(pattern: str, device: torch.device) -> list[Case]:
-    known = CASES if device.type == "cuda" else SMALL_CASES
-    found = [case for case in known if fnmatch.fnmatch(case.name, pattern)]
+def _repetitions(options: argparse.Namespace) -> int:
+    return options.repetitions or (QUICK_REPETITIONS if options.quick else 30)
+
+
+def _cases(options: argparse.Namespace, device: torch.device) -> dict[str, list]:
+    """The chosen cases, of "qrita" and "index" as far as there are any."""
+    on_gpu = device.type == "cuda"
+    known = {"qrita": CASES if on_gpu else SMALL_CASES, "index": index.CASES if on_gpu else index.SMALL_CASES}
+    known = {what: cases for what, cases in known.items() if options.what in ("all", what)}
+    if "index" in known and options.quick:
+        known["index"] = [case for case in known["index"] if case.quick]
+    found = {}
+    for what, cases in known.items():
+        if chosen := [case for case in cases if fnmatch.fnmatch(case.name, options.cases)]:
+            found[what] = chosen
     if not found:
-        raise ValueError(f"no case is named {pattern!r}; there are: {', '.join(case.name for case in known)}")
+        names = ", ".join(case.name for cases in known.values() for case in cases)
+        raise ValueError(f"no case is named {options.cases!r}; there are: {names}")
     return found
 
 
@@ -129,21 +174,21 @@ def _own(where: str) -> tuple[str, Callable[..., Any]]:
         raise ValueError(f"--own {where}: {error}") from error
 
 
-def _write(records: list[dict], options: argparse.Namespace, device: torch.device, about: dict, command: str) -> None:
+def _write(name: str, records: list[dict], options: argparse.Namespace, device, about: dict, command: str) -> None:
     folder = options.folder
     if folder is None and not options.record:
         if not (results.ROOT / "data").is_dir():
             print("not written: say where, --folder DIR")
             return
         folder = results.ROOT / "data" / "results" / "local"
-    path = results.write(options.record or NAME, records, device=device, command=command, about=about, folder=folder)
+    path = results.write(name, records, device=device, command=command, about=about, folder=folder)
     place = path.relative_to(results.ROOT) if path.is_relative_to(results.ROOT) else path
     print(f"written to {place}")
 
 
 def _command(options: argparse.Namespace, program: str) -> str:
     """How to make the numbers again, without places of this machine."""
-    parts = [program]
+    parts = [program] + [f"--what {options.what}"] * (options.what != _everything(program))
     parts += [f"--cases '{options.cases}'"] * (options.cases != "*") + ["--quick"] * options.quick
     parts += [f"--providers '{options.providers}'"] if options.providers else []
     parts += [f"--repetitions {options.repetitions}"] if options.repetitions else []

@@ -3,6 +3,12 @@
 import re
 
 import pytest
+import torch
+
+from qp_kernels import results, timing
+from qp_kernels.bench import index
+from qp_kernels.pivot import Crossover
+from qp_kernels.pivot.crossover import Point
 
 
 @pytest.fixture
@@ -13,11 +19,13 @@ def result_tables(root, monkeypatch):
     return result_tables
 
 
-def test_the_page_shows_what_the_files_hold(result_tables):
-    text = result_tables.PAGE.read_text("utf-8")
-    shown = {match[2] for match in result_tables.PLACE.finditer(text)}
-    assert shown == set(result_tables.TABLES)
-    assert result_tables.render(text) == text, "python docs/result_tables.py"
+def test_the_pages_show_what_the_files_hold(result_tables):
+    for page, tables in result_tables.PAGES.items():
+        text = page.read_text("utf-8")
+        shown = {match[2] for match in result_tables.PLACE.finditer(text)}
+        recorded = page != result_tables.INDEX_PAGE or "bench_index" in results.names()
+        assert shown == (set(tables) if recorded else set()), f"{page.parent.name} lacks places for {set(tables)}"
+        assert result_tables.render(text, tables) == text, "python docs/result_tables.py"
 
 
 def test_a_number_changed_by_hand_is_found(result_tables):
@@ -26,7 +34,7 @@ def test_a_number_changed_by_hand_is_found(result_tables):
     number = re.search(r"\d+(?= %)", first[0])
     place = first.start() + number.start()
     changed = text[:place] + "7" + text[place:]
-    assert result_tables.render(changed) == text != changed
+    assert result_tables.render(changed, result_tables.TABLES) == text != changed
 
 
 @pytest.mark.parametrize(
@@ -35,3 +43,57 @@ def test_a_number_changed_by_hand_is_found(result_tables):
 )
 def test_only_what_is_all_or_nothing_looks_so(result_tables, rate, words):
     assert result_tables.share(rate) == words
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """Results of index selection whose every call takes 7 us on a CPU."""
+
+    def timer(fn, inputs=(), **settings):
+        fn(*inputs[:1])
+        return timing.Timing(7.0, 7.0, 7.0, (7.0,), "wall")
+
+    def crossover(**shape):
+        return Crossover(77, (Point("level", 64, 0, 2.0, 4.0, False, True), Point("chunk", 128, 77, 3, 2, True, False)))
+
+    def kernel(module, name):
+        if name == "scan":
+            return lambda q, k, w, **options: index.providers.scores_of(index.inputs.Inputs(q, k, w))
+        return lambda scores, topk: index.providers.selected(scores, topk)
+
+    monkeypatch.setattr(index.providers, "kernel", kernel)
+    select = index.SMALL_CASES[0]
+    cases = [*index.SMALL_CASES, index.SMALL_CASES[2]._replace(kind="scan"), select._replace(T=8)]
+    records, about = index.run(cases, device="cpu", say=None, timer=timer, crossover=crossover)
+    (topk,) = [r for r in records if r["case"] == select.name and r["provider"] == "torch_topk"]
+    records.append({**topk, "provider": "qp_kernels", "target_us": 280})
+    results.write("bench_index", records, folder=tmp_path, about=about, device=torch.device("cpu"))
+    read = results.read
+    monkeypatch.setattr(results, "read", lambda name: read(name, folder=tmp_path))
+
+
+def test_tables_of_index_selection(result_tables, made_up):
+    tables = {name: make() for name, make in result_tables.index_tables.TABLES.items()}
+    for text in tables.values():
+        head, rule, *body = text.splitlines()
+        rows = [line for line in body if line.startswith("|")]
+        assert rows and all(line.count("|") == head.count("|") == rule.count("|") for line in rows)
+        assert text.count("<sub>") == 1
+    assert "| prefill · 16 × 1,024 · float32 | PIVOT-Refine | 7.0 µs |" in tables["index_operator"]
+    assert "| decode · 2 × 4 × 1,024 · float32 | dense |" in tables["index_operator"]
+    assert "| 1,024 | 7.0 µs | 7.0 µs | 1.00 | 1.00 |" in tables["index_chunks"]
+    assert "measured guard 77" in tables["index_chunks"] and "quoted from arXiv 2607.24593" in tables["index_chunks"]
+    assert "| ≤ 280 µs | 7.0 µs | read once 7.0 µs |" in tables["index_parts"]
+    assert "| scan · 16 × 1,024 · float32 | 7.0 µs, 0 TFLOP/s |" in tables["index_parts"]
+    assert "| level | 64 | – | 2.00 ms | 4.00 ms | 0.50 |" in tables["index_crossover"]
+    assert "| chunk | 128 | 77 | 3.00 ms | 2.00 ms | 1.50 |" in tables["index_crossover"]
+    text = "a\n<!-- results: index_parts -->\nearlier\n<!-- /results -->\n"
+    assert "earlier" not in result_tables.render(text, result_tables.index_tables.TABLES)
+
+
+def test_without_results_it_says_so(result_tables, monkeypatch, tmp_path):
+    read = results.read
+    monkeypatch.setattr(results, "read", lambda name: read(name, folder=tmp_path))
+    for make in result_tables.index_tables.TABLES.values():
+        with pytest.raises(ValueError, match="there are no results 'bench_index'"):
+            make()

@@ -111,8 +111,10 @@ def test_files_that_hold_no_logits(tmp_path):
 
 
 def test_names_of_cases(capsys):
-    assert command.main(["--device", "cpu", "--list"]) == 0
-    assert capsys.readouterr().out.split() == [case.name for case in bench.SMALL_CASES]
+    small = [case.name for case in bench.SMALL_CASES], [case.name for case in bench.index.SMALL_CASES]
+    for what, listed in {"qrita": small[0], "index": small[1], "all": small[0] + small[1]}.items():
+        assert command.main(["--device", "cpu", "--what", what, "--list"]) == 0
+        assert capsys.readouterr().out.split() == listed
     assert command.main(["--device", "cpu", "--cases", "nothing*"]) == 2
     assert "no case is named 'nothing*'; there are: mask-gauss" in capsys.readouterr().err
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import traitlets
 
+from activations import save_capture, synthetic
 from qp_kernels.qrita import top_k_top_p
 from widgets import LogitExplorer
 from widgets.sources import open_rows
@@ -117,6 +118,9 @@ def test_files(make, rows, tmp_path):
     (tmp_path / "text.txt").write_text("1 2 3")
     with pytest.raises(ValueError, match="only .safetensors, .npy and .npz"):
         LogitExplorer(tmp_path / "text.txt")
+    index = save_capture(synthetic.index(2, 5, 1, 4, smoothness=0.5, seed=0), tmp_path / "index.safetensors")
+    with pytest.raises(ValueError, match="holds queries and keys of an indexer, and no logits"):
+        LogitExplorer(index)
 
 
 def test_a_row_that_cannot_be_drawn_is_an_error_in_the_panel_and_the_next_one_works(make, rows):

@@ -1,0 +1,121 @@
+"""The measured guard, by made-up times on a CPU, and on a GPU by its own promise."""
+
+import pytest
+import torch
+
+from qp_kernels import pivot, timing
+from qp_kernels.pivot import crossover
+
+SMALL = {"topk": 16, "budget": 32, "heads": 1, "dim": 2, "rows": 8, "dtype": torch.float32, "longest": 1024}
+
+
+def timed(us, spread=0.0):
+    return timing.Timing(us, us * (1 - spread), us * (1 + spread), (us,), "gpu")
+
+
+class Clock:
+    """Times by the cost model: PIVOT scans for a group of 4 once, and re-scores 100 keys' worth for each row."""
+
+    def __init__(self, extra=100.0, spread=0.0, mixed=0.0):
+        self.extra, self.spread, self.mixed, self.calls = extra, spread, mixed, []
+
+    def __call__(self, fn):
+        hi, guard = fn.keywords["hi"].double(), fn.keywords.get("guard")
+        self.calls.append((fn.func.__name__, int(hi.max()), guard))
+        if guard is None:
+            return timed(float(hi.sum()), self.spread)
+        first = hi.reshape(-1, 4)[:, 0]
+        dense = first <= guard
+        cost = torch.where(dense, 4 * first, first + 4 * self.extra).sum()
+        return timed(float(cost) + self.mixed * bool(dense.any()) * bool((~dense).any()), self.spread)
+
+
+def found_by(clock, **changes):
+    return pivot.measured_crossover(timer=clock, device="cpu", **{**SMALL, **changes})
+
+
+def test_the_crossover_of_the_cost_model():
+    # 4 n = n + 400 at n = 133.
+    clock = Clock()
+    found = found_by(clock)
+    assert 130 <= found.guard <= 140
+    levels = [point for point in found.points if point.kind == "level"]
+    assert [point.length for point in levels] == sorted({point.length for point in levels})
+    assert {32, 64, 128, 256, 512} <= {point.length for point in levels}
+    assert all(point.wins == (point.length > found.guard) for point in levels)
+    assert all(point.guard == 0 for point in levels) and levels[0].dense_ms == pytest.approx(8 * 33.5 / 1e3)
+    chunks = [point for point in found.points if point.kind == "chunk"]
+    assert [point.length for point in chunks] == [found.guard + n for n in (2, 8, 16)]
+    assert not any(point.loses for point in chunks)
+
+
+def test_a_win_lies_outside_the_spread():
+    # Within 10 % on either side: n (1 + e) + ... < 4 n (1 - e) needs a longer prefix.
+    assert found_by(Clock(spread=0.1)).guard > 1.15 * found_by(Clock()).guard
+
+
+def test_it_never_wins_or_always():
+    never = found_by(Clock(extra=1e6))
+    assert never.guard == crossover.NEVER and {point.kind for point in never.points} == {"level"}
+    assert found_by(Clock(extra=1.0)).guard == 31
+
+
+def test_one_lucky_length_is_no_win():
+    clock = Clock()
+
+    def lucky(fn):
+        found = clock(fn)
+        is_lucky = "guard" in fn.keywords and int(fn.keywords["hi"].min()) == 32
+        return timed(1.0) if is_lucky else found
+
+    assert found_by(lucky).guard == found_by(Clock()).guard
+
+
+def test_chunks_that_pay_for_being_mixed_raise_the_guard():
+    plain, found = (found_by(Clock(mixed=mixed), rows=64) for mixed in (0.0, 400.0))
+    assert found.guard > plain.guard and any(point.loses for point in found.points)
+    assert not any(point.loses for point in found.points[-3:])
+    assert found_by(Clock(mixed=1e9), rows=64).guard == crossover.NEVER
+
+
+def test_decode_times_no_chunks_and_reuse_starts_at_topk():
+    found = found_by(Clock(), phase="decode", mode="reuse")
+    assert {point.kind for point in found.points} == {"level"} and found.points[0].length == 16
+
+
+def test_what_is_called_is_what_is_promised():
+    seen = []
+
+    def run(fn):
+        seen.append(fn())
+        return timed(1.0)
+
+    found_by(run, longest=64)
+    assert all(one.shape == (8, 16) and (one >= 0).all() for one in seen)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rows": 6}, "rows must be a multiple of group, 4, got 6"),
+        ({"longest": 31}, "longest must be >= 32"),
+        ({"group": 1}, "group must be >= 2"),
+        ({"mode": "both"}, "mode must be one of"),
+        ({"budget": 20}, "budget must be >= topk"),
+    ],
+)
+def test_wrong_arguments(changes, words):
+    with pytest.raises(ValueError, match=words):
+        found_by(lambda fn: fn() is None or timed(1.0), **changes)
+
+
+def test_without_a_gpu_it_says_so():
+    with pytest.raises(RuntimeError, match="measured_crossover needs a CUDA device .*leave guard=True"):
+        pivot.measured_crossover(device="cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_on_a_gpu():
+    found = pivot.measured_crossover(rows=1024, longest=32_768, repetitions=5)
+    assert found.guard >= 4095 and all(point.dense_ms > 0 for point in found.points)
