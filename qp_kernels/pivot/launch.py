@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from .. import backend as backends
+from . import checks, scan_kernels, selection
 from . import ranges as bounds
-from . import scan_kernels, selection
 from .checks import Problem
 from .groups import Groups
 from .ranges import FIELDS, Blocks, Ranges
-from .reference import rounded
+from .reference import in_float32
 
 # Bytes of query heads that stay with a program, and of a tile of keys.
 HEADS_BYTES, TILE_BYTES = 64 << 10, 32 << 10
@@ -28,6 +28,8 @@ STAGES = 3
 FP32_HEADS, FP32_KEYS = 64, 64
 # Keys that a program scans at most.
 SPAN = 4_096
+# Rows whose scores are selected in one launch; rows of a chunk are a multiple of ALIGNED; heads of a program of proxies.
+FEW_ROWS, ALIGNED, PROXY_HEADS = 16, 64, 16
 # Rows of scores start at whole tiles of the selection.
 PAD = selection.TILE
 
@@ -42,18 +44,40 @@ def ranges_of(problem: Problem, limit) -> Ranges:
     return bounds.ranges(problem.lo.numpy(), problem.hi.numpy(), limit, problem.q.device)
 
 
-def best(problem: Problem, of: Ranges, width: int, appended: bool = False) -> Tensor:
-    """The best keys of each row within its range: [T, width] int32, in chunks of rows whose scores fit max_bytes."""
-    rows = len(problem)
-    step = max(1, int(problem.max_bytes // (selection.BYTES_A_SCORE * padded(of.columns))))
-    if rows <= step:
-        return selection.select(scan(problem, of), of, width, appended=appended)
+def best(
+    problem: Problem, of: Ranges, width: int, *, appended: bool = False, group: int = 0, repeat: int = 1, total: int = 0
+) -> Tensor:
+    """The best keys of each row within its range: [rows, width] int32, in chunks of rows whose scores fit max_bytes.
+
+    Args:
+        group: 0, or the rows are groups of as many rows of the problem, each of which scores as the sum of its own.
+        repeat, total: The result has every row `repeat` times, and ends with row `total`; 0 is each row once.
+    """
+    fit = max(1, int(problem.max_bytes // (selection.BYTES_A_SCORE * padded(of.columns))))
     found = []
-    for start in range(0, rows, step):
-        chunk = slice(start, min(start + step, rows))
-        part = of.part(chunk)
-        found.append(selection.select(scan(problem.rows(chunk), part), part, width, appended=appended))
-    return torch.cat(found)
+    for chunk in evenly(of.rows, fit):
+        whole = slice(0, of.rows)
+        part = of if chunk == whole else of.part(chunk)
+        mine = problem if chunk == whole else problem.rows(slice(chunk.start * (group or 1), chunk.stop * (group or 1)))
+        arrived = None
+        if part.rows <= FEW_ROWS:
+            arrived = torch.empty(part.rows, dtype=torch.int32, device=problem.q.device)
+        scores = scan_rows(mine, part, group=group, arrived=arrived)
+        out_rows = min(chunk.stop * repeat, total or of.rows) - chunk.start * repeat
+        options = {"appended": appended, "repeat": repeat, "out_rows": out_rows, "arrived": arrived}
+        found.append(selection.select(scores, part, width, **options))
+    if not found:
+        return torch.empty(0, width, dtype=torch.int32, device=problem.q.device)
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def evenly(rows: int, most: int) -> list[slice]:
+    """Rows in chunks of about the same size, at most `most`, and where that is more than few a multiple of ALIGNED."""
+    n = -(-rows // most)
+    step = -(-rows // max(n, 1))
+    if step > ALIGNED and most >= -(-step // ALIGNED) * ALIGNED:
+        step = -(-step // ALIGNED) * ALIGNED
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, max(step, 1))]
 
 
 def padded(columns: int) -> int:
@@ -61,14 +85,25 @@ def padded(columns: int) -> int:
     return max(1, -(-columns // PAD)) * PAD if columns > 16 else 16
 
 
-def scan(problem: Problem, of: Ranges) -> Tensor:
-    """Scores of every row against the keys from its lo on: [T, columns] float32, undefined beyond its hi."""
+@in_float32
+def scan(q, k, w, *, q_scale=None, k_scale=None, lo=None, hi=None) -> Tensor:
+    """Scores of every row, as `dense_topk` takes them: [T, >= columns] float32; column c of row t is key lo[t] + c.
+
+    Undefined beyond a row's hi. All at once: memory is T * N * 4 bytes.
+    """
+    options = {"q_scale": q_scale, "k_scale": k_scale, "lo": lo, "hi": hi, "backend": "triton", "max_bytes": 1}
+    checked = checks.problem(q, k, w, 1, **options)
+    return scan_rows(checked, ranges_of(checked, 1))
+
+
+def scan_rows(problem: Problem, of: Ranges, group: int = 0, arrived: Tensor | None = None) -> Tensor:
+    """Scores of every row, or of every group of rows, against the keys from its lo on: [rows, columns], padded."""
     device = problem.q.device
-    out = torch.empty(len(problem), padded(of.columns), dtype=torch.float32, device=device)
-    sizes = sizes_of(problem, len(problem))
+    out = torch.empty(of.rows, padded(of.columns), dtype=torch.float32, device=device)
+    sizes = sizes_of(problem, of.rows)
     blocks = bounds.scan_blocks(of, sizes["ROWS"], device)
     span = span_of(of.columns, blocks.count, sizes["BLOCK"], device)
-    launch(problem, out, blocks, of, of.columns, span, sizes)
+    launch(problem, out, blocks, of, of.columns, span, sizes, group=group, arrived=arrived)
     return out
 
 
@@ -139,17 +174,28 @@ def sizes_of(problem: Problem, rows: int) -> dict[str, Any]:
 def span_of(columns: int, blocks: int, block: int, device: torch.device) -> int:
     """Keys that a program scans: so many that all multiprocessors have work, and at most SPAN."""
     cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-    share = -(-columns * max(blocks, 1) // (2 * cores))
+    share = -(-columns * max(blocks, 1) // cores)
     return max(block, min(SPAN, -(-share // block) * block))
 
 
 def launch(
-    problem: Problem, out: Tensor, blocks: Blocks, of: Ranges, columns: int, span: int, sizes: dict, lists: Tensor | None = None
+    problem: Problem,
+    out: Tensor,
+    blocks: Blocks,
+    of: Ranges,
+    columns: int,
+    span: int,
+    sizes: dict,
+    lists: Tensor | None = None,
+    group: int = 0,
+    arrived: Tensor | None = None,
 ) -> None:
-    """Run `scores_kernel` for blocks of rows."""
-    if not len(problem) or not columns:
+    """Run `scores_kernel` for blocks of rows, or (group) of groups of rows."""
+    if not of.rows or not columns:
         return
-    weights = problem.w if problem.q_scale is None else problem.w * problem.q_scale
+    weights = problem.w
+    if problem.q_scale is not None and not group:
+        weights = weights * problem.q_scale
     with backends.current(problem.q.device):
         scan_kernels.scores_kernel[(blocks.count, -(-columns // span))](
             problem.q,
@@ -159,7 +205,7 @@ def launch(
             out,
             out.stride(0),
             blocks.table,
-            len(problem),
+            of.rows,
             blocks.per,
             blocks.parts,
             problem.keys,
@@ -171,63 +217,95 @@ def launch(
             0 if lists is None else lists.stride(0),
             columns,
             of.table,
+            problem.q_scale,
+            group,
+            len(problem),
+            arrived,
             SCALED=problem.k_scale is not None,
             LISTED=lists is not None,
             TABLED=of.table is not None,
             BLOCKED=blocks.table is not None,
+            PROXY=group > 0,
+            Q_SCALED=group > 0 and problem.q_scale is not None,
+            COUNTED=arrived is not None,
             FIELDS=FIELDS,
             **sizes,
         )
 
 
 def proxies(problem: Problem, groups: Groups, kind: str) -> Problem:
-    """One query a group (see `groups.proxies`), which may select its first member's keys."""
+    """One query a group (see `reference_groups.proxies`), which may select its first member's keys."""
     lo, hi = torch.from_numpy(groups.lo), torch.from_numpy(groups.hi)
     if kind != "mean":
         rows = groups.start if kind == "first" else groups.stop - 1
         return replace(problem.rows(torch.from_numpy(rows)), lo=lo, hi=hi)
     (_, heads, width), device = problem.q.shape, problem.q.device
-    is_8_bit = problem.q.dtype == torch.float8_e4m3fn
-    dtype = torch.float32 if is_8_bit else problem.q.dtype
-    q = torch.empty(len(groups), heads, width, dtype=dtype, device=device)
+    q = torch.empty(len(groups), heads, width, dtype=problem.q.dtype, device=device)
     w = torch.empty(len(groups), heads, dtype=torch.float32, device=device)
-    counts = groups.stop - groups.start
-    per = int(counts[0])
-    even = (counts[:-1] == per).all() and counts[-1] <= per and (np.diff(groups.start) == per).all()
-    table = None if even else torch.from_numpy(np.stack([groups.start, counts], 1).astype(np.int32)).to(device)
+    scale = torch.empty_like(w)
+    per = per_group(groups)
+    table = None
+    if per == 0:
+        counts = groups.stop - groups.start
+        table = torch.from_numpy(np.stack([groups.start, counts], 1).astype(np.int32)).to(device)
     with backends.current(device):
-        scan_kernels.proxy_kernel[(len(groups), heads)](
+        scan_kernels.proxy_kernel[(len(groups), -(-heads // PROXY_HEADS))](
             problem.q,
             problem.w.contiguous(),
             problem.q_scale,
             q,
             w,
+            scale,
             table,
             len(problem),
             per,
             H=heads,
             D=width,
+            HEADS=PROXY_HEADS,
             DEPTH=max(16, 1 << (width - 1).bit_length()),
             SCALED=problem.q_scale is not None,
             TABLE=table is not None,
-            num_warps=1,
+            num_warps=4,
         )
-    q, scale = rounded(q, problem.q.dtype) if is_8_bit else (q, None)
-    return replace(problem, q=q, w=w, q_scale=scale, lo=lo, hi=hi)
+    is_8_bit = problem.q.dtype == torch.float8_e4m3fn
+    return replace(problem, q=q, w=w, q_scale=scale if is_8_bit else None, lo=lo, hi=hi)
+
+
+def per_group(groups: Groups) -> int:
+    """Rows of a group where all have as many, but for a smaller last one, and follow each other; else 0."""
+    counts = groups.stop - groups.start
+    per = int(counts[0])
+    even = (counts[:-1] == per).all() and counts[-1] <= per and (np.diff(groups.start) == per).all()
+    return per if even else 0
+
+
+def proxy_ranges(problem: Problem, groups: Groups, kind: str, of: Ranges) -> tuple[Problem, int]:
+    """(problem, group) for `best`: few even groups are summed where they are scanned, others before."""
+    per = per_group(groups)
+    if kind == "mean" and per and of.rows <= FEW_ROWS and of.table is None and has_room(problem):
+        return problem, per
+    return proxies(problem, groups, kind), 0
+
+
+def has_room(problem: Problem) -> bool:
+    """Whether all heads of a query are one chunk of a program."""
+    sizes = sizes_of(problem, 1)
+    return sizes["HEADS"] >= problem.q.shape[1]
 
 
 def reuse(problem: Problem, groups: Groups, kind: str) -> Tensor:
     """Every member takes its proxy's topk: [T, topk] int32."""
-    chosen = dense(proxies(problem, groups, kind))
-    counts = groups.stop - groups.start
-    if (counts == counts[0]).all():
-        return chosen.repeat_interleave(int(counts[0]), dim=0)
-    return chosen.repeat_interleave(torch.from_numpy(counts).to(chosen.device), dim=0)
+    of = bounds.ranges(groups.lo, groups.hi, problem.topk, problem.q.device)
+    rows, group = proxy_ranges(problem, groups, kind, of)
+    per = per_group(groups)
+    if per:
+        return best(rows, of, problem.topk, group=group, repeat=per, total=len(problem))
+    counts = torch.from_numpy(groups.stop - groups.start).to(problem.q.device)
+    return best(rows, of, problem.topk).repeat_interleave(counts, dim=0)
 
 
 def refine(problem: Problem, groups: Groups, kind: str, budget: int, window: int, phase: str) -> Tensor:
     """Every member takes its own topk of its proxy's candidates, in which the window always is: [T, topk] int32."""
-    proxy = proxies(problem, groups, kind)
     starts = np.maximum(groups.lo, groups.hi - window)
     recent = groups.hi_last - starts
     if phase == "prefill":  # the window counts inside the budget, and the proxy ranks what is outside
@@ -237,7 +315,8 @@ def refine(problem: Problem, groups: Groups, kind: str, budget: int, window: int
         width = budget + int(recent.max())
     width = min(width, problem.keys)
     of = bounds.ranges(groups.lo, hi, room, problem.q.device, window=starts, last=groups.hi_last)
-    lists = best(proxy, of, width, appended=True)
+    rows, group = proxy_ranges(problem, groups, kind, of)
+    lists = best(rows, of, width, appended=True, group=group)
     return rescored(problem, lists, groups.start, groups.stop)
 
 

@@ -33,6 +33,64 @@ def weights_of(w, first, count, chunk, H: tl.constexpr, ROWS: tl.constexpr, HEAD
 
 
 @triton.jit
+def power_of_two(exponent):
+    """2**exponent for exponents from -149 to 127, as fp32."""
+    bits = tl.where(exponent < -126, 1 << tl.maximum(exponent + 149, 0), (exponent + 127) << 23)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def rounded(total, TYPE: tl.constexpr):
+    """Sums [M, D] in a type of q and k, and their scales [M]: 1, but for float8 the least power of two that fits."""
+    scale = tl.full([total.shape[0]], 1.0, tl.float32)
+    if TYPE == tl.float8e4nv:
+        magnitudes = tl.abs(total)
+        largest = tl.max(magnitudes, axis=1)
+        # On a GPU the maximum drops NaN.
+        largest = tl.where(tl.sum((magnitudes != magnitudes).to(tl.int32), axis=1) > 0, float("nan"), largest)
+        # 448 = 1.75 * 2**8. A subnormal number is made a normal one first.
+        is_small = largest < 1.1754943508222875e-38
+        bits = tl.where(is_small, largest * 16777216.0, largest).to(tl.int32, bitcast=True)
+        exponent = (bits >> 23) - 127 - tl.where(is_small, 24, 0) - 8 + ((bits & 0x7FFFFF) > 0x600000).to(tl.int32)
+        exponent = tl.where((largest > 0.0) & (largest < float("inf")), tl.maximum(exponent, -149), 0)
+        scale = power_of_two(exponent)
+        # In two steps: 2**149 is not an fp32 number.
+        half = -exponent // 2
+        total = total * power_of_two(half)[:, None] * power_of_two(-exponent - half)[:, None]
+        # A cast saturates; what is not finite has to stay so.
+        total = tl.where(tl.abs(total) == float("inf"), float("nan"), total)
+    return total.to(TYPE), scale
+
+
+@triton.jit
+def proxies_of(
+    q, w, q_scale, first, count, rows, per, chunk,
+    H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr,
+    SCALED: tl.constexpr,
+):  # fmt: skip
+    """Heads and weights of ROWS proxies from group `first` on: sums over `per` rows each, in order, in fp32.
+
+    q is de-quantised first, and its sum rounded to the type of q: (heads [ROWS * HEADS, DEPTH], scales, weights).
+    """
+    i = tl.arange(0, ROWS * HEADS)
+    d = tl.arange(0, DEPTH)
+    group, head = i // HEADS, chunk * HEADS + i % HEADS
+    total, weight = tl.zeros([ROWS * HEADS, DEPTH], tl.float32), tl.zeros([ROWS * HEADS], tl.float32)
+    for member in range(per):
+        row = (first + group) * per + member
+        there = (group < count) & (head < H) & (row < rows)
+        at = row.to(tl.int64) * H + head
+        values = tl.load(q + at[:, None] * D + d[None, :], mask=there[:, None] & (d < D)[None, :], other=0.0)
+        values = values.to(tl.float32)
+        if SCALED:
+            values = values * tl.load(q_scale + at, mask=there, other=0.0)[:, None]
+        total += values
+        weight += tl.load(w + at, mask=there, other=0.0)
+    heads, scale = rounded(total, q.dtype.element_ty)
+    return heads, scale, weight
+
+
+@triton.jit
 def tile_scores(keys, heads, weights, chunk: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr):
     """sum over heads of weight * relu(head . key): [BLOCK, ROWS]. A NaN stays one."""
     if INTERPRETED:  # its products of 16-bit and 8-bit numbers are wrong
@@ -48,16 +106,18 @@ def tile_scores(keys, heads, weights, chunk: tl.constexpr, H: tl.constexpr, ROWS
 @triton.jit
 def scores_kernel(
     q, w, k, k_scale, out, out_stride, blocks, rows, per, parts, keys, lo, hi, step, span,
-    lists, list_stride, width, row_table,
+    lists, list_stride, width, row_table, q_scale, members, q_rows, arrived,
     H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, SCALED: tl.constexpr, LISTED: tl.constexpr,
-    BLOCKED: tl.constexpr, TABLED: tl.constexpr, FIELDS: tl.constexpr,
+    BLOCKED: tl.constexpr, TABLED: tl.constexpr, PROXY: tl.constexpr, Q_SCALED: tl.constexpr, COUNTED: tl.constexpr,
+    FIELDS: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of rows, spans of keys). Scores of at most ROWS rows against `span` keys, or places of a list.
 
     A block are rows that share lo, or a list. It is found in `blocks` [B, 5] (first row, rows, list, lo, end; BLOCKED),
     or computed: group b // parts of `per` rows, and of it part b % parts. out[row, key - lo], or [row, place in the
-    list]; there NaN for keys that the row may not select.
+    list]; there NaN for keys that the row may not select. PROXY: Row r is the sum of `members` rows of q. COUNTED: Sets
+    arrived [rows] to 0, for `few_kernel`.
     """
     block = tl.program_id(0)
     group = block // parts
@@ -81,8 +141,16 @@ def scores_kernel(
     if LISTED:
         row_end = number_of(tl.minimum(first + r, rows - 1), row_table, hi, step, 2, FIELDS, TABLED)
     if count > 0:
-        heads = heads_of(q, first, count, 0, H, D, ROWS, HEADS, DEPTH)
-        weights = weights_of(w, first, count, 0, H, ROWS, HEADS)
+        if COUNTED:
+            tl.store(arrived + first + r, 0, mask=(r < count) & (tl.program_id(1) == 0))
+        if PROXY:
+            heads, scale, weights = proxies_of(
+                q, w, q_scale, first, count, q_rows, members, 0, H, D, ROWS, HEADS, DEPTH, Q_SCALED
+            )
+            weights *= scale
+        else:
+            heads = heads_of(q, first, count, 0, H, D, ROWS, HEADS, DEPTH)
+            weights = weights_of(w, first, count, 0, H, ROWS, HEADS)
         for start in tl.range(begin, stop, BLOCK, num_stages=STAGES):
             place = start + tl.arange(0, BLOCK)
             there = place < stop
@@ -110,26 +178,22 @@ def scores_kernel(
 
 @triton.jit
 def proxy_kernel(
-    q, w, q_scale, to_q, to_w, groups, rows, per,
-    H: tl.constexpr, D: tl.constexpr, DEPTH: tl.constexpr, SCALED: tl.constexpr, TABLE: tl.constexpr,
+    q, w, q_scale, to_q, to_w, to_scale, table, rows, per,
+    H: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr,
+    SCALED: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (groups, H). Sums over a group's rows, in order, in fp32: of the de-quantised q [D], and of w.
-
-    groups [G, 2]: first row and how many, or `per` rows each.
-    """
-    group, head = tl.program_id(0), tl.program_id(1)
-    first, count = group * per, tl.minimum(per, rows - group * per)
+    """Grid (groups, chunks of HEADS heads). Proxies of groups of `per` rows each, or of table [G, 2]: first row, rows."""
+    group, chunk = tl.program_id(0), tl.program_id(1)
+    begin, count = group * per, tl.minimum(per, rows - group * per)
     if TABLE:
-        first, count = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
+        begin, count = tl.load(table + 2 * group), tl.load(table + 2 * group + 1)
+    heads, scale, weights = proxies_of(
+        q + begin.to(tl.int64) * H * D, w + begin.to(tl.int64) * H, q_scale + begin.to(tl.int64) * H if SCALED else q_scale,
+        0, 1, count, count, chunk, H, D, 1, HEADS, DEPTH, SCALED,
+    )  # fmt: skip
     d = tl.arange(0, DEPTH)
-    total, weight = tl.zeros([DEPTH], tl.float32), 0.0
-    for i in range(count):
-        at = (first + i).to(tl.int64) * H + head
-        values = tl.load(q + at * D + d, mask=d < D, other=0.0).to(tl.float32)
-        if SCALED:
-            values = values * tl.load(q_scale + at)
-        total += values
-        weight += tl.load(w + at)
+    head = chunk * HEADS + tl.arange(0, HEADS)
     at = group.to(tl.int64) * H + head
-    tl.store(to_q + at * D + d, total.to(to_q.dtype.element_ty), mask=d < D)
-    tl.store(to_w + at, weight)
+    tl.store(to_q + at[:, None] * D + d[None, :], heads, mask=(head < H)[:, None] & (d < D)[None, :])
+    tl.store(to_w + at, weights, mask=head < H)
+    tl.store(to_scale + at, scale, mask=head < H)

@@ -25,6 +25,8 @@ class Line(NamedTuple):
 TABLE = (Line(2_560, 4_096, 8), Line(float("inf"), 8_192, 16))
 # Rows of at most as many columns are searched in registers, whatever the limit.
 SHORT = 8_192
+# Most registers of a thread of `choose_kernel`, so that several rows share a multiprocessor.
+REGISTERS = 64
 # Scores of a program of `choose_kernel` for each of its warps, where rows are short; most warps.
 A_WARP, MOST_WARPS = 512, 16
 # A sample are RUNS runs of RUN neighbours.
@@ -34,7 +36,7 @@ TILE, TILE_WARPS = 4_096, 4
 # Most marked columns of a row that are listed; more are searched for in the row.
 PLACES = 16_384
 # Words of marks that `choose_kernel` takes at once, and scores where it searches in memory.
-WORDS, BLOCK = 4_096, 2_048
+WORDS, BLOCK = 2_048, 1_024
 # A score and its mark.
 BYTES_A_SCORE = 4 + 1 / 8
 
@@ -71,15 +73,21 @@ def select(
     lists: Tensor | None = None,
     list_rows: int = 1,
     appended: bool = False,
+    repeat: int = 1,
+    out_rows: int | None = None,
+    arrived: Tensor | None = None,
 ) -> Tensor:
-    """The best positions of each row of scores [R, columns]: [R, width] int32, ascending, with a tail of -1.
+    """The best positions of each row of scores [R, columns]: [out_rows, width] int32, ascending, with a tail of -1.
 
     Args:
         of: A row's columns; column c is position lo + c, or lists[row // list_rows, c] int32.
         appended: The positions of a row's window follow, and are not written before.
+        repeat, out_rows: The result has every row `repeat` times, the last one fewer; None is each row once.
+        arrived: [R] int32 zeros, where few rows are to be split over programs in one launch.
     """
     rows, device = of.rows, scores.device
-    out = torch.empty(rows, width, dtype=torch.int32, device=device)
+    out_rows = rows if out_rows is None else out_rows
+    out = torch.empty(out_rows, width, dtype=torch.int32, device=device)
     if rows == 0 or width == 0:
         return out
     line = next(line for line in TABLE if of.limit <= line.limit)
@@ -88,44 +96,35 @@ def select(
     stride = scores.stride(0)
     tiles = -(-of.columns // TILE)
     words = tiles * (TILE // 32)
-    common: dict[str, Any] = {"FIELDS": FIELDS, "TABLE": of.table is not None}
     numbers = (scores, stride, of.table, of.lo, of.hi, of.step)
+    list_stride = 0 if lists is None else lists.stride(0)
+    results = (lists, list_stride, list_rows, out, width, out_rows, of.window, of.last)
+    common: dict[str, Any] = {"FIELDS": FIELDS, "TABLE": of.table is not None}
+    sample = {"RUNS": RUNS, "RUN": RUN, "CAP": cap}
+    tile = {"TILE": TILE, "PADDED": stride % TILE == 0}
+    choice = {"PLACES": PLACES, "WORDS": WORDS, "BLOCK": BLOCK}
+    choice |= {"LISTED": lists is not None, "APPENDED": appended, "REPEAT": repeat}
     thresholds = marks = held = None
     with backends.current(device):
         if is_marked:
-            thresholds = torch.empty(rows, dtype=torch.int32, device=device)
             marks = torch.empty(rows, words, dtype=torch.int32, device=device)
             held = torch.empty(rows, PLACES, dtype=torch.int32, device=device)
+            if arrived is not None:
+                kernels.few_kernel[(tiles * rows,)](
+                    *numbers, of.limit, arrived, marks, words, tiles, held, *results,
+                    **sample, **tile, **choice, **common, num_warps=line.warps,
+                )  # fmt: skip
+                return out
+            thresholds = torch.empty(rows, dtype=torch.int32, device=device)
             kernels.threshold_kernel[(rows,)](
-                *numbers, of.limit, thresholds, RUNS=RUNS, RUN=RUN, CAP=cap, **common, num_warps=SAMPLE_WARPS
+                *numbers, of.limit, thresholds, **sample, **common, num_warps=SAMPLE_WARPS
             )
             kernels.mark_kernel[(tiles * rows,)](
-                *numbers, thresholds, marks, tiles, TILE=TILE, PADDED=stride % TILE == 0, **common, num_warps=TILE_WARPS
+                *numbers, thresholds, marks, tiles, **tile, **common, num_warps=TILE_WARPS
             )
         warps = line.warps if is_marked else min(MOST_WARPS, max(1, cap // A_WARP))
         kernels.choose_kernel[(rows,)](
-            *numbers,
-            of.limit,
-            thresholds,
-            marks,
-            words,
-            held,
-            lists,
-            0 if lists is None else lists.stride(0),
-            list_rows,
-            out,
-            width,
-            of.window,
-            of.step,
-            of.last,
-            CAP=cap,
-            PLACES=PLACES,
-            WORDS=WORDS,
-            BLOCK=BLOCK,
-            MARKED=is_marked,
-            LISTED=lists is not None,
-            APPENDED=appended,
-            **common,
-            num_warps=warps,
-        )
+            *numbers, of.limit, thresholds, marks, words, held, *results,
+            CAP=cap, MARKED=is_marked, **choice, **common, num_warps=warps, maxnreg=REGISTERS,
+        )  # fmt: skip
     return out

@@ -2,27 +2,29 @@
 
 Three steps, the truncation idea of Qrita on scores, whose tails are long, so that no bell curve tells the threshold:
 
-1. `threshold_kernel`: a sample of a long row tells a threshold that a few more than `limit` of its scores reach.
-2. `mark_kernel`: one read of the row. Which scores reach the threshold becomes a bit each: order costs nothing then.
-3. `choose_kernel`: the few that are marked are listed, searched in registers for the exact cut, and their columns
-   written. Short rows come here at once. Where the threshold left too few or too many, the row itself is searched, in
-   full reads.
+1. A sample of a long row tells a threshold that a few more than `limit` of its scores reach.
+2. One read of the row: whether a score reaches the threshold becomes a bit, so that order costs nothing.
+3. The few that are marked are listed, and searched in registers for the exact cut; the positions kept are written.
+
+`threshold_kernel`, `mark_kernel` and `choose_kernel` take a step each. For few rows `few_kernel` takes all three: each of
+its programs marks a part of a row, and the last one that ends goes on. Short rows need the third step only. Where the
+threshold left too few or too many, the row itself is searched, in full reads.
 
 Scores are compared as int32 keys with their order; -0.0 equals 0.0. Equal scores: lowest column. NaN is never selected.
-A row's result does not depend on the sample, the tiles or the other rows.
+A row's result does not depend on the sample, the parts or the other rows.
 """
 
 import triton
 import triton.language as tl
 
-from ..qrita.parts import BEYOND, keys_of, value_of
+from ..qrita.parts import BEYOND, INTERPRETED, keys_of, value_of
 from ..qrita.searches import quarter
 
 # The key of what is none: below the key of -inf.
 NONE = tl.constexpr(-(2**31))
 # Key of -inf.
 LEAST = tl.constexpr(-(2**31) + 0x7FFFFF)
-# What `threshold_kernel` writes for a row that is not marked, because it is short.
+# The threshold of a row that is not marked, because it is short.
 WHOLE = tl.constexpr(-(2**31) + 1)
 
 
@@ -31,7 +33,8 @@ def bounds_of(row, table, lo, hi, step, FIELDS: tl.constexpr, TABLE: tl.constexp
     """A row's base (the position of column 0) and its columns [begin, end)."""
     base, first, last = lo, lo, hi + step * row
     if TABLE:
-        base, first, last = tl.load(table + FIELDS * row), tl.load(table + FIELDS * row + 1), tl.load(table + FIELDS * row + 2)
+        table += FIELDS * row
+        base, first, last = tl.load(table), tl.load(table + 1), tl.load(table + 2)
     return base, first - base, tl.maximum(last, first) - base
 
 
@@ -51,8 +54,37 @@ def ordered(values):
 
 
 @triton.jit
+def merge_extremes(least, largest, n, least_2, largest_2, n_2):
+    return tl.minimum(least, least_2), tl.maximum(largest, largest_2), n + n_2
+
+
+@triton.jit
+def extremes(keys):
+    """The least and the largest key that is not NONE, and how many such there are."""
+    there = keys != NONE
+    least, n = tl.where(there, keys, BEYOND), there.to(tl.int32)
+    if INTERPRETED:
+        return tl.min(least, axis=0), tl.max(keys, axis=0), tl.sum(n, axis=0)
+    else:
+        return tl.reduce((least, keys, n), 0, merge_extremes)
+
+
+@triton.jit
+def merge_sum_and_max(a, b, a_2, b_2):
+    return a + a_2, tl.maximum(b, b_2)
+
+
+@triton.jit
+def sum_and_max(n):
+    if INTERPRETED:
+        return tl.sum(n, axis=0), tl.max(n, axis=0)
+    else:
+        return tl.reduce((n, n), 0, merge_sum_and_max)
+
+
+@triton.jit
 def count_three(keys, q1, q2, q3):
-    """How many keys reach each of three pivots; at most 2**15 - 1 keys."""
+    """How many keys, fewer than 2**20, reach each of three pivots."""
     one = tl.zeros_like(keys).to(tl.int64) + 1
     fields = tl.where(keys >= q1, one, 0) + tl.where(keys >= q2, one << 20, 0) + tl.where(keys >= q3, one << 40, 0)
     total = tl.sum(fields, axis=0)
@@ -60,78 +92,60 @@ def count_three(keys, q1, q2, q3):
 
 
 @triton.jit
-def cut_of(keys, total, limit, slack):
-    """(q, n): n >= limit keys reach q, at most limit + slack if there is such a q, else q is the limit-th largest key.
+def cut_of(keys, limit, slack):
+    """(q, n, ties): n keys reach q. There q is the largest such pivot with limit <= n <= limit + slack, if there is one.
 
-    total: keys that are not NONE. Where they are no more than limit + slack, q is LEAST.
+    Else q is the limit-th largest key, and `ties` of those equal to it are among the first `limit`. In both cases what
+    is above q, and of what equals q the first `ties`, are the first `limit` if n is; fewer keys than that are all kept.
     """
-    q, n = LEAST, total
-    if total > limit + slack:
-        q = tl.min(tl.where(keys == NONE, BEYOND, keys), axis=0)
-        above = tl.max(keys, axis=0) + 1
-        while (n > limit + slack) & (q < above - 1):
-            q1, q2, q3 = quarter(q, above, 1), quarter(q, above, 2), quarter(q, above, 3)
-            n1, n2, n3 = count_three(keys, q1, q2, q3)
-            above = tl.where(n1 < limit, q1, tl.where(n2 < limit, q2, tl.where(n3 < limit, q3, above)))
-            q = tl.where(n3 >= limit, q3, tl.where(n2 >= limit, q2, tl.where(n1 >= limit, q1, q)))
-            n = tl.where(n3 >= limit, n3, tl.where(n2 >= limit, n2, tl.where(n1 >= limit, n1, n)))
-    return q, n
+    q, largest, n = extremes(keys)
+    ties = limit
+    above, n_above = largest + 1, 0
+    while (n > limit + slack) & (q < above - 1):
+        q1, q2, q3 = quarter(q, above, 1), quarter(q, above, 2), quarter(q, above, 3)
+        n1, n2, n3 = count_three(keys, q1, q2, q3)
+        n_above = tl.where(n1 < limit, n1, tl.where(n2 < limit, n2, tl.where(n3 < limit, n3, n_above)))
+        above = tl.where(n1 < limit, q1, tl.where(n2 < limit, q2, tl.where(n3 < limit, q3, above)))
+        q = tl.where(n3 >= limit, q3, tl.where(n2 >= limit, q2, tl.where(n1 >= limit, q1, q)))
+        n = tl.where(n3 >= limit, n3, tl.where(n2 >= limit, n2, tl.where(n1 >= limit, n1, n)))
+    ties = tl.where(n > limit, limit - n_above, limit)
+    return q, n, ties
 
 
 @triton.jit
-def threshold_kernel(
-    scores, stride, table, lo, hi, step, limit, thresholds,
-    RUNS: tl.constexpr, RUN: tl.constexpr, CAP: tl.constexpr,
-    FIELDS: tl.constexpr, TABLE: tl.constexpr,
-):  # fmt: skip
-    """Grid (rows). A threshold for each row: some more than `limit` of its scores reach it, as a sample tells.
+def threshold_of(scores, begin, end, limit, RUNS: tl.constexpr, RUN: tl.constexpr, CAP: tl.constexpr):
+    """A key that some more than `limit` of the scores [begin, end) of a row reach, as a sample tells; WHOLE for few.
 
     The sample are RUNS runs of RUN neighbours, one at a place of its own in each of RUNS equal parts of the row.
     """
-    row = tl.program_id(0)
-    _, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
-    limit = number_of(row, table, limit, 0, 3, FIELDS, TABLE)
     length = end - begin
-    key = WHOLE
+    key = length * 0 + WHOLE
     if length > CAP:
         i = tl.arange(0, RUNS * RUN)
         part = i // RUN
         size = length // RUNS
         jitter = ((part * 40503) & 0xFFFF) * (size - RUN + 1) >> 16
-        column = begin + part * size + jitter + i % RUN
-        values = tl.load(scores + row.to(tl.int64) * stride + column)
-        keys = ordered(values)
+        keys = ordered(tl.load(scores + begin + part * size + jitter + i % RUN))
         expected = limit.to(tl.float32) * (RUNS * RUN) / length.to(tl.float32)
         wanted = (expected + 3.5 * tl.sqrt(expected) + 3.0).to(tl.int32)
-        total = tl.sum((keys != NONE).to(tl.int32), axis=0)
-        key, _ = cut_of(keys, total, wanted, wanted // 8)
-    tl.store(thresholds + row, key)
+        q, n, _ = cut_of(keys, wanted, wanted // 8)
+        key = tl.where(n < wanted, LEAST, q)
+    return key
 
 
 @triton.jit
-def mark_kernel(
-    scores, stride, table, lo, hi, step, thresholds, marks, tiles,
-    TILE: tl.constexpr, PADDED: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
-):  # fmt: skip
-    """Grid (rows * tiles). Bit j of word i tells whether score 32 i + j of a row reaches its threshold.
-
-    Reads TILE scores once and writes TILE / 32 words. PADDED: rows are padded to whole tiles, which need no mask.
-    """
-    row, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    _, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
-    key = tl.load(thresholds + row)
-    if key != WHOLE:
-        bit = tl.arange(0, 32)
-        word = tile * (TILE // 32) + tl.arange(0, TILE // 32)
-        column = word[:, None] * 32 + bit[None, :]
-        inside = (column >= begin) & (column < end)
-        place = scores + row.to(tl.int64) * stride + column
-        if PADDED:
-            values = tl.load(place)
-        else:
-            values = tl.load(place, mask=inside, other=0.0)
-        reaches = (inside & (values >= value_of(key))).to(tl.int32)
-        tl.store(marks + row.to(tl.int64) * tiles * (TILE // 32) + word, tl.sum(reaches << bit[None, :], axis=1))
+def mark(scores, begin, end, key, marks, tile, TILE: tl.constexpr, PADDED: tl.constexpr):
+    """Bit j of word i of a row's marks: whether score 32 i + j reaches the key. For TILE scores, read once."""
+    bit = tl.arange(0, 32)
+    word = tile * (TILE // 32) + tl.arange(0, TILE // 32)
+    column = word[:, None] * 32 + bit[None, :]
+    inside = (column >= begin) & (column < end)
+    if PADDED:  # rows are padded to whole tiles, so that no mask is needed, and 16 bytes are read at once
+        values = tl.load(scores + column)
+    else:
+        values = tl.load(scores + column, mask=inside, other=0.0)
+    reaches = (inside & (values >= value_of(key))).to(tl.int32)
+    tl.store(marks + word, tl.sum(reaches << bit[None, :], axis=1))
 
 
 @triton.jit
@@ -152,9 +166,9 @@ def list_marks(marks, words, held, PLACES: tl.constexpr, BLOCK: tl.constexpr):
         left = tl.load(marks + i, mask=i < words, other=0)
         n = bits_in(left)
         place = total + tl.cumsum(n, axis=0) - n
-        total += tl.sum(n, axis=0)
+        here, most = sum_and_max(n)
+        total += here
         if total <= PLACES:
-            most = tl.max(n, axis=0)
             for _ in range(most):
                 lowest = left & -left
                 # A power of two as a float has its exponent: bit 31, which is negative, too.
@@ -176,59 +190,53 @@ def keys_at(scores, held, start, end, HELD: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def position_of(columns, base, lists, list_row, list_stride, there, LISTED: tl.constexpr):
-    """Positions of columns: counted from the base, or those of a list."""
-    positions = base + columns
-    if LISTED:
-        positions = tl.load(lists + list_row * list_stride + columns, mask=there, other=0)
-    return positions
+def put(out, width, members, slot, positions, mask, REPEAT: tl.constexpr):
+    """Store positions into each of a row's `members` rows of the result, at most REPEAT."""
+    for member in tl.static_range(REPEAT):
+        tl.store(out + member * width + slot, positions, mask=mask & (member < members))
 
 
 @triton.jit
 def write_block(
-    out, keys, columns, cut, ties, base, lists, list_row, list_stride, window, written, tied, LISTED: tl.constexpr
-):
-    """Write the positions of a block's kept columns; (written, tied) before and after it.
+    out, width, members, keys, columns, cut, ties, written, tied, base, listed, window,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
+):  # fmt: skip
+    """Write the positions of a block's kept columns; (kept, ties, not written) so far, after it.
 
-    Kept: keys above the cut, and of those equal to it the first `ties`. Not written: positions from `window` on.
+    Kept: keys above the cut, and of those equal to it the first `ties`. Not written (APPENDED): positions from `window`.
     """
-    strict = keys > cut
-    equal = keys == cut
+    strict, equal = keys > cut, keys == cut
     marks = strict.to(tl.int32) * 65536 + equal.to(tl.int32)
     ranks = tl.cumsum(marks, axis=0)
     tie_rank = (ranks & 0xFFFF) + tied
     kept = strict | (equal & (tie_rank <= ties))
-    positions = position_of(columns, base, lists, list_row, list_stride, kept, LISTED)
+    positions = base + columns
+    if LISTED:
+        positions = tl.load(listed + columns, mask=kept, other=0)
     slot = written + (ranks >> 16) + tl.minimum(tie_rank, ties) - tl.minimum(tied, ties) - 1
-    tl.store(out + slot, positions, mask=kept & (positions < window))
+    dropped = 0
+    there = kept
+    if APPENDED:
+        there = kept & (positions < window)
+        dropped = tl.sum((kept & (positions >= window)).to(tl.int32), axis=0)
+    put(out, width, members, slot, positions, there, REPEAT)
     total = tl.sum(marks, axis=0)
     after = tied + (total & 0xFFFF)
-    dropped = tl.sum((kept & (positions >= window)).to(tl.int32), axis=0)
     return written + (total >> 16) + tl.minimum(after, ties) - tl.minimum(tied, ties), after, dropped
 
 
 @triton.jit
-def choose(
-    out, keys, columns, total, limit, base, lists, list_row, list_stride, window, LISTED: tl.constexpr
-):  # fmt: skip
-    """Write the best `limit` of a row's keys, which are all in registers; how many positions are written."""
-    cut, n = cut_of(keys, total, limit, 0)
-    ties = limit - tl.sum((keys > cut).to(tl.int32), axis=0)
-    written, _, dropped = write_block(
-        out, keys, columns, cut, ties, base, lists, list_row, list_stride, window, 0, 0, LISTED
-    )
-    return written - dropped
-
-
-@triton.jit
 def choose_short(
-    out, scores, held, begin, end, limit, base, lists, list_row, list_stride, window,
-    LISTED: tl.constexpr, HELD: tl.constexpr, CAP: tl.constexpr,
+    out, width, members, scores, held, begin, end, limit, base, listed, window,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, HELD: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
-    """The same of a whole row, or what is held of it, of at most CAP scores."""
+    """Write the best `limit` of a row, or of what is held of it, of at most CAP scores; how many positions are written."""
     keys, columns = keys_at(scores, held, begin, end, HELD, CAP)
-    total = tl.sum((keys != NONE).to(tl.int32), axis=0)
-    return choose(out, keys, columns, total, limit, base, lists, list_row, list_stride, window, LISTED)
+    cut, n, ties = cut_of(keys, limit, 0)
+    _, _, dropped = write_block(
+        out, width, members, keys, columns, cut, ties, 0, 0, base, listed, window, LISTED, APPENDED, REPEAT
+    )
+    return tl.minimum(n, limit) - dropped
 
 
 @triton.jit
@@ -266,89 +274,173 @@ def search_row(scores, held, begin, end, limit, key, reached, short, HELD: tl.co
 
 
 @triton.jit
-def choose_row(
-    out, scores, held, begin, end, cut, ties, base, lists, list_row, list_stride, window,
-    LISTED: tl.constexpr, HELD: tl.constexpr, BLOCK: tl.constexpr,
+def choose_long(
+    out, width, members, scores, held, begin, end, limit, key, reached, base, listed, window,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, HELD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write what a cut keeps of the same, by one read in order; how many positions are written."""
+    """The same in memory: of a row of any length, or of more than fit registers of what is held of it."""
+    cut, ties = search_row(scores, held, begin, end, limit, key, reached, reached < limit, HELD, BLOCK)
     written, tied, dropped = 0, 0, 0
     for start in range(begin, end, BLOCK):
-        keys, column = keys_at(scores, held, start, end, HELD, BLOCK)
+        keys, columns = keys_at(scores, held, start, end, HELD, BLOCK)
         written, tied, out_of = write_block(
-            out, keys, column, cut, ties, base, lists, list_row, list_stride, window, written, tied, LISTED
+            out, width, members, keys, columns, cut, ties, written, tied, base, listed, window, LISTED, APPENDED, REPEAT
         )
         dropped += out_of
     return written - dropped
 
 
 @triton.jit
-def search_and_choose(
-    out, scores, held, begin, end, limit, key, reached, short, base, lists, list_row, list_stride, window,
-    LISTED: tl.constexpr, HELD: tl.constexpr, BLOCK: tl.constexpr,
+def choose_marked(
+    out, width, members, scores, marks, words, held, begin, end, limit, key, base, listed, window,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
+    CAP: tl.constexpr, PLACES: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Both of them."""
-    cut, ties = search_row(scores, held, begin, end, limit, key, reached, short, HELD, BLOCK)
-    return choose_row(
-        out, scores, held, begin, end, cut, ties, base, lists, list_row, list_stride, window, LISTED, HELD, BLOCK
-    )
+    """The same of a marked row."""
+    total = list_marks(marks, words, held, PLACES, WORDS)
+    tl.debug_barrier()
+    if (total < limit) | (total > PLACES):
+        written = choose_long(
+            out, width, members, scores, held, begin, end, limit, key, total, base, listed, window,
+            LISTED, APPENDED, REPEAT, False, BLOCK,
+        )  # fmt: skip
+    elif total <= CAP:
+        written = choose_short(
+            out, width, members, scores, held, 0, total, limit, base, listed, window,
+            LISTED, APPENDED, REPEAT, True, CAP,
+        )  # fmt: skip
+    else:
+        written = choose_long(
+            out, width, members, scores, held, 0, total, limit, key, total, base, listed, window,
+            LISTED, APPENDED, REPEAT, True, BLOCK,
+        )  # fmt: skip
+    return written
+
+
+@triton.jit
+def finish(
+    out, width, members, written, window, last, APPENDED: tl.constexpr, REPEAT: tl.constexpr
+):  # fmt: skip
+    """Write the positions [window, last) after the others (APPENDED), and -1 into what is left of a row."""
+    if APPENDED:
+        for start in range(window, last, 128):
+            i = start + tl.arange(0, 128)
+            put(out, width, members, written + i - window, i, i < last, REPEAT)
+        written += last - window
+    for start in range(written, width, 1024):
+        i = start + tl.arange(0, 1024)
+        put(out, width, members, i, tl.full([1024], -1, tl.int32), i < width, REPEAT)
+
+
+@triton.jit
+def threshold_kernel(
+    scores, stride, table, lo, hi, step, limit, thresholds,
+    RUNS: tl.constexpr, RUN: tl.constexpr, CAP: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows). A threshold for each row: reads RUNS * RUN scores of it."""
+    row = tl.program_id(0)
+    _, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
+    limit = number_of(row, table, limit, 0, 3, FIELDS, TABLE)
+    tl.store(thresholds + row, threshold_of(scores + row.to(tl.int64) * stride, begin, end, limit, RUNS, RUN, CAP))
+
+
+@triton.jit
+def mark_kernel(
+    scores, stride, table, lo, hi, step, thresholds, marks, tiles,
+    TILE: tl.constexpr, PADDED: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows * tiles). The marks of a tile: reads TILE scores, writes TILE / 32 words."""
+    row, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    _, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
+    key = tl.load(thresholds + row)
+    if key != WHOLE:
+        marks += row.to(tl.int64) * tiles * (TILE // 32)
+        mark(scores + row.to(tl.int64) * stride, begin, end, key, marks, tile, TILE, PADDED)
 
 
 @triton.jit
 def choose_kernel(
     scores, stride, table, lo, hi, step, limit, thresholds, marks, words, held,
-    lists, list_stride, list_rows, out, width, window, window_step, last,
-    CAP: tl.constexpr, PLACES: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
-    MARKED: tl.constexpr, LISTED: tl.constexpr, APPENDED: tl.constexpr,
-    FIELDS: tl.constexpr, TABLE: tl.constexpr,
+    lists, list_stride, list_rows, out, width, out_rows, window, last,
+    CAP: tl.constexpr, PLACES: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr, MARKED: tl.constexpr,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows). out [rows, width]: the best `limit` positions of each row, ascending, with a tail of -1.
+    """Grid (rows). The best `limit` positions of each row, ascending, with a tail of -1.
 
-    MARKED: A row of more than CAP columns comes with bits for those that may be among them. LISTED: Column c is position
-    lists[row // list_rows, c]. APPENDED: Positions [window, last) follow, and none of them is written before.
+    They go to rows REPEAT * row ... of out [out_rows, width]. MARKED: A row of more than CAP columns comes with marks.
+    LISTED: Column c is position lists[row // list_rows, c]. APPENDED: Positions [window, last) follow, and none of them
+    is written before.
     """
     row = tl.program_id(0)
     base, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
     limit = number_of(row, table, limit, 0, 3, FIELDS, TABLE)
-    window_from = row * 0 + BEYOND
-    if APPENDED:
-        window_from = number_of(row, table, window, window_step, 4, FIELDS, TABLE)
-    list_row = (row // list_rows).to(tl.int64)
+    window = number_of(row, table, window, step, 4, FIELDS, TABLE)
+    last = number_of(row, table, last, step, 5, FIELDS, TABLE)
+    members = out_rows - row * REPEAT
+    listed = lists
+    if LISTED:
+        listed += (row // list_rows).to(tl.int64) * list_stride
     scores += row.to(tl.int64) * stride
-    out += row.to(tl.int64) * width
+    out += row.to(tl.int64) * REPEAT * width
     if MARKED:
         key = tl.load(thresholds + row)
         if key == WHOLE:
             written = choose_short(
-                out, scores, out, begin, end, limit, base, lists, list_row, list_stride, window_from, LISTED, False, CAP
-            )
+                out, width, members, scores, out, begin, end, limit, base, listed, window,
+                LISTED, APPENDED, REPEAT, False, CAP,
+            )  # fmt: skip
         else:
-            held += row.to(tl.int64) * PLACES
-            total = list_marks(marks + row.to(tl.int64) * words, words, held, PLACES, WORDS)
-            tl.debug_barrier()
-            if (total < limit) | (total > PLACES):
-                written = search_and_choose(
-                    out, scores, held, begin, end, limit, key, total, total < limit,
-                    base, lists, list_row, list_stride, window_from, LISTED, False, BLOCK,
-                )  # fmt: skip
-            elif total <= CAP:
-                written = choose_short(
-                    out, scores, held, 0, total, limit, base, lists, list_row, list_stride, window_from, LISTED, True, CAP
-                )
-            else:
-                written = search_and_choose(
-                    out, scores, held, 0, total, limit, key, total, total < limit,
-                    base, lists, list_row, list_stride, window_from, LISTED, True, BLOCK,
-                )  # fmt: skip
+            written = choose_marked(
+                out, width, members, scores, marks + row.to(tl.int64) * words, words, held + row.to(tl.int64) * PLACES,
+                begin, end, limit, key, base, listed, window, LISTED, APPENDED, REPEAT, CAP, PLACES, WORDS, BLOCK,
+            )  # fmt: skip
     else:
         written = choose_short(
-            out, scores, out, begin, end, limit, base, lists, list_row, list_stride, window_from, LISTED, False, CAP
-        )
-    if APPENDED:
-        end_of = number_of(row, table, last, window_step, 5, FIELDS, TABLE)
-        for start in range(window_from, end_of, 128):
-            i = start + tl.arange(0, 128)
-            tl.store(out + written + i - window_from, i, mask=i < end_of)
-        written += end_of - window_from
-    for start in range(written, width, 1024):
-        i = start + tl.arange(0, 1024)
-        tl.store(out + i, -1, mask=i < width)
+            out, width, members, scores, out, begin, end, limit, base, listed, window,
+            LISTED, APPENDED, REPEAT, False, CAP,
+        )  # fmt: skip
+    finish(out, width, members, written, window, last, APPENDED, REPEAT)
+
+
+@triton.jit
+def few_kernel(
+    scores, stride, table, lo, hi, step, limit, arrived, marks, words, tiles, held,
+    lists, list_stride, list_rows, out, width, out_rows, window, last,
+    RUNS: tl.constexpr, RUN: tl.constexpr, TILE: tl.constexpr, PADDED: tl.constexpr,
+    CAP: tl.constexpr, PLACES: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows * tiles). The same of few rows: each program marks a tile, and the last of a row's chooses.
+
+    All programs of a row find the same threshold. arrived [rows] are zeros.
+    """
+    row, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    base, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
+    limit = number_of(row, table, limit, 0, 3, FIELDS, TABLE)
+    window = number_of(row, table, window, step, 4, FIELDS, TABLE)
+    last = number_of(row, table, last, step, 5, FIELDS, TABLE)
+    members = out_rows - row * REPEAT
+    listed = lists
+    if LISTED:
+        listed += (row // list_rows).to(tl.int64) * list_stride
+    scores += row.to(tl.int64) * stride
+    out += row.to(tl.int64) * REPEAT * width
+    marks += row.to(tl.int64) * words
+    key = threshold_of(scores, begin, end, limit, RUNS, RUN, CAP)
+    if key == WHOLE:
+        if tile == 0:
+            written = choose_short(
+                out, width, members, scores, out, begin, end, limit, base, listed, window,
+                LISTED, APPENDED, REPEAT, False, CAP,
+            )  # fmt: skip
+            finish(out, width, members, written, window, last, APPENDED, REPEAT)
+    else:
+        mark(scores, begin, end, key, marks, tile, TILE, PADDED)
+        tl.debug_barrier()  # all that this program has written comes before its arrival
+        if tl.atomic_add(arrived + row, 1, sem="acq_rel") == tiles - 1:
+            tl.debug_barrier()
+            written = choose_marked(
+                out, width, members, scores, marks, words, held + row.to(tl.int64) * PLACES,
+                begin, end, limit, key, base, listed, window, LISTED, APPENDED, REPEAT, CAP, PLACES, WORDS, BLOCK,
+            )  # fmt: skip
+            finish(out, width, members, written, window, last, APPENDED, REPEAT)
