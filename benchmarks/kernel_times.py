@@ -83,7 +83,8 @@ def kernel_times(logits: list[Tensor], k: int | None, p: float | None, repetitio
         top_k_top_p(rows, k, p, out=out)
 
     timing.measure(call, logits, repetitions=2)  # compiles
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         timing.measure(call, logits, repetitions=repetitions, warmup=0)
     found: dict[str, list[float]] = {}
     for event in profile.events():

@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.max_vocab = options.max_vocab or MAX_VOCAB[torch.device(device).type]
     if options.replay:
         return replay(options, case_of(options, *map(int, options.replay.split(":"))))
-    processes = options.processes or default_processes(device)
+    options.processes = processes = options.processes or default_processes(device)
     if processes == 1:
         tally = work(options)
     else:
@@ -187,8 +187,25 @@ def record(tally: Tally, options) -> Path:
         "max_vocab": options.max_vocab,
         "seconds": round(tally.elapsed_s, 1),
     }
-    command = f"make fuzz-gpu ARGS='--rows {options.rows} --seed {options.seed} --record'"
-    return results.write("fuzz", rows, device=options.device, command=command, about=about, folder=options.folder)
+    device, folder = options.device, options.folder
+    return results.write("fuzz", rows, device=device, command=command_of(options), about=about, folder=folder)
+
+
+def command_of(options) -> str:
+    """The command of a run, with every argument that decides which batches it took."""
+    kind = torch.device(options.device).type
+    said = {"rows": options.rows, "seed": options.seed}
+    if options.seconds < float("inf"):
+        said["seconds"] = f"{options.seconds:.12g}"
+    said["processes"] = options.processes
+    if options.max_vocab != MAX_VOCAB[kind]:
+        said["max-vocab"] = options.max_vocab
+    said |= {"max-entries": options.max_entries} if options.max_entries else {}
+    said |= {"family": options.family} if options.family else {}
+    if kind != "cuda" or options.backend == "torch":  # make fuzz-gpu asks for cuda and triton
+        said |= {"device": options.device, "backend": options.backend}
+    words = " ".join(f"--{name} {value}" for name, value in said.items()) + " --record"
+    return f"make fuzz-gpu ARGS='{words}'" if kind == "cuda" else f"python tests/qp_kernels/fuzz.py {words}"
 
 
 def replay(options, case: Case) -> int:

@@ -174,6 +174,41 @@ def test_records_what_was_run(tmp_path, capsys):
     assert {"family", "dtype", "rows_select"} <= set(read.records[0])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        ("--device cuda --backend triton", "make fuzz-gpu ARGS='--rows 2000000 --seed 1 --processes 6 --record'"),
+        (
+            "--device cuda --rows 9 --seed 4 --seconds 430",
+            "make fuzz-gpu ARGS='--rows 9 --seed 4 --seconds 430 --processes 6 --record'",
+        ),
+        (
+            "--device cuda --backend torch --max-vocab 77 --max-entries 5000 --family nans",
+            "make fuzz-gpu ARGS='--rows 2000000 --seed 1 --processes 6 --max-vocab 77 --max-entries 5000 --family nans"
+            " --device cuda --backend torch --record'",
+        ),
+        (
+            "--device cpu --seconds 0.5",
+            "python tests/qp_kernels/fuzz.py --rows 2000000 --seed 1 --seconds 0.5 --processes 6 --device cpu"
+            " --backend auto --record",
+        ),
+    ],
+)
+def test_the_command_says_which_batches_were_taken(arguments, command):
+    options = fuzz.parser().parse_args([*arguments.split(), "--processes", "6"])
+    options.max_vocab = options.max_vocab or fuzz.MAX_VOCAB[options.device]
+    assert fuzz.command_of(options) == command
+
+
+def test_a_recorded_run_is_made_again_by_its_command(tmp_path, capsys):
+    assert run("--rows", 500, "--seed", 2, "--seconds", 60, "--record", "--folder", tmp_path) == 0
+    first = results.read("fuzz", folder=tmp_path)
+    assert "--seconds 60 --processes 1 --max-vocab 600" in first.command
+    again = first.command.removeprefix("python tests/qp_kernels/fuzz.py ").split()
+    assert fuzz.main([*again, "--folder", str(tmp_path)]) == 0
+    assert results.read("fuzz", folder=tmp_path).records == first.records
+
+
 def test_the_script_for_the_sanitizer_runs():
     """In a process of its own: it switches torch's allocator."""
     script = Path(fuzz.__file__).with_name("sanitize.py")
