@@ -45,12 +45,11 @@ def ranges_of(problem: Problem, limit) -> Ranges:
 
 
 def best(
-    problem: Problem, of: Ranges, width: int, *, appended: bool = False, group: int = 0, repeat: int = 1, total: int = 0
+    problem: Problem, of: Ranges, width: int, *, appended: bool = False, repeat: int = 1, total: int = 0
 ) -> Tensor:
     """The best keys of each row within its range: [rows, width] int32, in chunks of rows whose scores fit max_bytes.
 
     Args:
-        group: 0, or the rows are groups of as many rows of the problem, each of which scores as the sum of its own.
         repeat, total: The result has every row `repeat` times, and ends with row `total`; 0 is each row once.
     """
     fit = max(1, int(problem.max_bytes // (selection.BYTES_A_SCORE * padded(of.columns))))
@@ -58,11 +57,11 @@ def best(
     for chunk in evenly(of.rows, fit):
         whole = slice(0, of.rows)
         part = of if chunk == whole else of.part(chunk)
-        mine = problem if chunk == whole else problem.rows(slice(chunk.start * (group or 1), chunk.stop * (group or 1)))
+        mine = problem if chunk == whole else problem.rows(chunk)
         arrived = None
         if part.rows <= FEW_ROWS:
             arrived = torch.empty(part.rows, dtype=torch.int32, device=problem.q.device)
-        scores = scan_rows(mine, part, group=group, arrived=arrived)
+        scores = scan_rows(mine, part, arrived)
         out_rows = min(chunk.stop * repeat, total or of.rows) - chunk.start * repeat
         options = {"appended": appended, "repeat": repeat, "out_rows": out_rows, "arrived": arrived}
         found.append(selection.select(scores, part, width, **options))
@@ -96,14 +95,14 @@ def scan(q, k, w, *, q_scale=None, k_scale=None, lo=None, hi=None) -> Tensor:
     return scan_rows(checked, ranges_of(checked, 1))
 
 
-def scan_rows(problem: Problem, of: Ranges, group: int = 0, arrived: Tensor | None = None) -> Tensor:
-    """Scores of every row, or of every group of rows, against the keys from its lo on: [rows, columns], padded."""
+def scan_rows(problem: Problem, of: Ranges, arrived: Tensor | None = None) -> Tensor:
+    """Scores of every row against the keys from its lo on: [rows, columns], padded."""
     device = problem.q.device
     out = torch.empty(of.rows, padded(of.columns), dtype=torch.float32, device=device)
     sizes = sizes_of(problem, of.rows)
     blocks = bounds.scan_blocks(of, sizes["ROWS"], device)
     span = span_of(of.columns, blocks.count, sizes["BLOCK"], device)
-    launch(problem, out, blocks, of, of.columns, span, sizes, group=group, arrived=arrived)
+    launch(problem, out, blocks, of, of.columns, span, sizes, arrived=arrived)
     return out
 
 
@@ -174,7 +173,7 @@ def sizes_of(problem: Problem, rows: int) -> dict[str, Any]:
 def span_of(columns: int, blocks: int, block: int, device: torch.device) -> int:
     """Keys that a program scans: so many that all multiprocessors have work, and at most SPAN."""
     cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-    share = -(-columns * max(blocks, 1) // cores)
+    share = -(-columns * max(blocks, 1) // (2 * cores))
     return max(block, min(SPAN, -(-share // block) * block))
 
 
@@ -187,14 +186,13 @@ def launch(
     span: int,
     sizes: dict,
     lists: Tensor | None = None,
-    group: int = 0,
     arrived: Tensor | None = None,
 ) -> None:
-    """Run `scores_kernel` for blocks of rows, or (group) of groups of rows."""
+    """Run `scores_kernel` for blocks of rows."""
     if not of.rows or not columns:
         return
     weights = problem.w
-    if problem.q_scale is not None and not group:
+    if problem.q_scale is not None:
         weights = weights * problem.q_scale
     with backends.current(problem.q.device):
         scan_kernels.scores_kernel[(blocks.count, -(-columns // span))](
@@ -217,16 +215,11 @@ def launch(
             0 if lists is None else lists.stride(0),
             columns,
             of.table,
-            problem.q_scale,
-            group,
-            len(problem),
             arrived,
             SCALED=problem.k_scale is not None,
             LISTED=lists is not None,
             TABLED=of.table is not None,
             BLOCKED=blocks.table is not None,
-            PROXY=group > 0,
-            Q_SCALED=group > 0 and problem.q_scale is not None,
             COUNTED=arrived is not None,
             FIELDS=FIELDS,
             **sizes,
@@ -279,29 +272,14 @@ def per_group(groups: Groups) -> int:
     return per if even else 0
 
 
-def proxy_ranges(problem: Problem, groups: Groups, kind: str, of: Ranges) -> tuple[Problem, int]:
-    """(problem, group) for `best`: few even groups are summed where they are scanned, others before."""
-    per = per_group(groups)
-    if kind == "mean" and per and of.rows <= FEW_ROWS and of.table is None and has_room(problem):
-        return problem, per
-    return proxies(problem, groups, kind), 0
-
-
-def has_room(problem: Problem) -> bool:
-    """Whether all heads of a query are one chunk of a program."""
-    sizes = sizes_of(problem, 1)
-    return sizes["HEADS"] >= problem.q.shape[1]
-
-
 def reuse(problem: Problem, groups: Groups, kind: str) -> Tensor:
     """Every member takes its proxy's topk: [T, topk] int32."""
-    of = bounds.ranges(groups.lo, groups.hi, problem.topk, problem.q.device)
-    rows, group = proxy_ranges(problem, groups, kind, of)
-    per = per_group(groups)
+    proxy, per = proxies(problem, groups, kind), per_group(groups)
+    of = ranges_of(proxy, problem.topk)
     if per:
-        return best(rows, of, problem.topk, group=group, repeat=per, total=len(problem))
+        return best(proxy, of, problem.topk, repeat=per, total=len(problem))
     counts = torch.from_numpy(groups.stop - groups.start).to(problem.q.device)
-    return best(rows, of, problem.topk).repeat_interleave(counts, dim=0)
+    return best(proxy, of, problem.topk).repeat_interleave(counts, dim=0)
 
 
 def refine(problem: Problem, groups: Groups, kind: str, budget: int, window: int, phase: str) -> Tensor:
@@ -315,8 +293,7 @@ def refine(problem: Problem, groups: Groups, kind: str, budget: int, window: int
         width = budget + int(recent.max())
     width = min(width, problem.keys)
     of = bounds.ranges(groups.lo, hi, room, problem.q.device, window=starts, last=groups.hi_last)
-    rows, group = proxy_ranges(problem, groups, kind, of)
-    lists = best(rows, of, width, appended=True, group=group)
+    lists = best(proxies(problem, groups, kind), of, width, appended=True)
     return rescored(problem, lists, groups.start, groups.stop)
 
 

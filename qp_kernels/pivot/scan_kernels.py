@@ -63,34 +63,6 @@ def rounded(total, TYPE: tl.constexpr):
 
 
 @triton.jit
-def proxies_of(
-    q, w, q_scale, first, count, rows, per, chunk,
-    H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr,
-    SCALED: tl.constexpr,
-):  # fmt: skip
-    """Heads and weights of ROWS proxies from group `first` on: sums over `per` rows each, in order, in fp32.
-
-    q is de-quantised first, and its sum rounded to the type of q: (heads [ROWS * HEADS, DEPTH], scales, weights).
-    """
-    i = tl.arange(0, ROWS * HEADS)
-    d = tl.arange(0, DEPTH)
-    group, head = i // HEADS, chunk * HEADS + i % HEADS
-    total, weight = tl.zeros([ROWS * HEADS, DEPTH], tl.float32), tl.zeros([ROWS * HEADS], tl.float32)
-    for member in range(per):
-        row = (first + group) * per + member
-        there = (group < count) & (head < H) & (row < rows)
-        at = row.to(tl.int64) * H + head
-        values = tl.load(q + at[:, None] * D + d[None, :], mask=there[:, None] & (d < D)[None, :], other=0.0)
-        values = values.to(tl.float32)
-        if SCALED:
-            values = values * tl.load(q_scale + at, mask=there, other=0.0)[:, None]
-        total += values
-        weight += tl.load(w + at, mask=there, other=0.0)
-    heads, scale = rounded(total, q.dtype.element_ty)
-    return heads, scale, weight
-
-
-@triton.jit
 def tile_scores(keys, heads, weights, chunk: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr):
     """sum over heads of weight * relu(head . key): [BLOCK, ROWS]. A NaN stays one."""
     if INTERPRETED:  # its products of 16-bit and 8-bit numbers are wrong
@@ -106,18 +78,16 @@ def tile_scores(keys, heads, weights, chunk: tl.constexpr, H: tl.constexpr, ROWS
 @triton.jit
 def scores_kernel(
     q, w, k, k_scale, out, out_stride, blocks, rows, per, parts, keys, lo, hi, step, span,
-    lists, list_stride, width, row_table, q_scale, members, q_rows, arrived,
+    lists, list_stride, width, row_table, arrived,
     H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, SCALED: tl.constexpr, LISTED: tl.constexpr,
-    BLOCKED: tl.constexpr, TABLED: tl.constexpr, PROXY: tl.constexpr, Q_SCALED: tl.constexpr, COUNTED: tl.constexpr,
-    FIELDS: tl.constexpr,
+    BLOCKED: tl.constexpr, TABLED: tl.constexpr, COUNTED: tl.constexpr, FIELDS: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of rows, spans of keys). Scores of at most ROWS rows against `span` keys, or places of a list.
 
     A block are rows that share lo, or a list. It is found in `blocks` [B, 5] (first row, rows, list, lo, end; BLOCKED),
     or computed: group b // parts of `per` rows, and of it part b % parts. out[row, key - lo], or [row, place in the
-    list]; there NaN for keys that the row may not select. PROXY: Row r is the sum of `members` rows of q. COUNTED: Sets
-    arrived [rows] to 0, for `few_kernel`.
+    list]; there NaN for keys that the row may not select. COUNTED: Sets arrived [rows] to 0, for `select_kernel`.
     """
     block = tl.program_id(0)
     group = block // parts
@@ -143,14 +113,8 @@ def scores_kernel(
     if count > 0:
         if COUNTED:
             tl.store(arrived + first + r, 0, mask=(r < count) & (tl.program_id(1) == 0))
-        if PROXY:
-            heads, scale, weights = proxies_of(
-                q, w, q_scale, first, count, q_rows, members, 0, H, D, ROWS, HEADS, DEPTH, Q_SCALED
-            )
-            weights *= scale
-        else:
-            heads = heads_of(q, first, count, 0, H, D, ROWS, HEADS, DEPTH)
-            weights = weights_of(w, first, count, 0, H, ROWS, HEADS)
+        heads = heads_of(q, first, count, 0, H, D, ROWS, HEADS, DEPTH)
+        weights = weights_of(w, first, count, 0, H, ROWS, HEADS)
         for start in tl.range(begin, stop, BLOCK, num_stages=STAGES):
             place = start + tl.arange(0, BLOCK)
             there = place < stop
@@ -182,18 +146,27 @@ def proxy_kernel(
     H: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr,
     SCALED: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (groups, chunks of HEADS heads). Proxies of groups of `per` rows each, or of table [G, 2]: first row, rows."""
+    """Grid (groups, chunks of HEADS heads). Proxies of groups of `per` rows each, or of table [G, 2]: first row, rows.
+
+    Sums over a group's rows, in order, in fp32: of w, and of the de-quantised q, which is rounded to the type of q.
+    """
     group, chunk = tl.program_id(0), tl.program_id(1)
-    begin, count = group * per, tl.minimum(per, rows - group * per)
+    first, count = group * per, tl.minimum(per, rows - group * per)
     if TABLE:
-        begin, count = tl.load(table + 2 * group), tl.load(table + 2 * group + 1)
-    heads, scale, weights = proxies_of(
-        q + begin.to(tl.int64) * H * D, w + begin.to(tl.int64) * H, q_scale + begin.to(tl.int64) * H if SCALED else q_scale,
-        0, 1, count, count, chunk, H, D, 1, HEADS, DEPTH, SCALED,
-    )  # fmt: skip
-    d = tl.arange(0, DEPTH)
+        first, count = tl.load(table + 2 * group), tl.load(table + 2 * group + 1)
     head = chunk * HEADS + tl.arange(0, HEADS)
+    d = tl.arange(0, DEPTH)
+    there = (head < H)[:, None] & (d < D)[None, :]
+    total, weight = tl.zeros([HEADS, DEPTH], tl.float32), tl.zeros([HEADS], tl.float32)
+    for member in range(count):
+        at = (first + member).to(tl.int64) * H + head
+        values = tl.load(q + at[:, None] * D + d[None, :], mask=there, other=0.0).to(tl.float32)
+        if SCALED:
+            values = values * tl.load(q_scale + at, mask=head < H, other=0.0)[:, None]
+        total += values
+        weight += tl.load(w + at, mask=head < H, other=0.0)
+    heads, scale = rounded(total, q.dtype.element_ty)
     at = group.to(tl.int64) * H + head
-    tl.store(to_q + at[:, None] * D + d[None, :], heads, mask=(head < H)[:, None] & (d < D)[None, :])
-    tl.store(to_w + at, weights, mask=head < H)
+    tl.store(to_q + at[:, None] * D + d[None, :], heads, mask=there)
+    tl.store(to_w + at, weight, mask=head < H)
     tl.store(to_scale + at, scale, mask=head < H)

@@ -25,20 +25,19 @@ class Line(NamedTuple):
 TABLE = (Line(2_560, 4_096, 8), Line(float("inf"), 8_192, 16))
 # Rows of at most as many columns are searched in registers, whatever the limit.
 SHORT = 8_192
-# Most registers of a thread of `choose_kernel`, so that several rows share a multiprocessor.
+# Most registers of a thread, so that several programs share a multiprocessor.
 REGISTERS = 64
 # Scores of a program of `choose_kernel` for each of its warps, where rows are short; most warps.
 A_WARP, MOST_WARPS = 512, 16
-# A sample are RUNS runs of RUN neighbours.
-RUNS, RUN, SAMPLE_WARPS = 2_048, 2, 4
-# Scores that a program marks, its warps.
-TILE, TILE_WARPS = 4_096, 4
-# Most marked columns of a row that are listed; more are searched for in the row.
-PLACES = 16_384
-# Words of marks that `choose_kernel` takes at once, and scores where it searches in memory.
-WORDS, BLOCK = 2_048, 1_024
-# A score and its mark.
-BYTES_A_SCORE = 4 + 1 / 8
+# A sample are runs of neighbours: how many, of how many, read by how many warps. Of few rows it is smaller.
+RUNS, RUN, SAMPLE_WARPS = 512, 16, 8
+FEW_RUNS, FEW_RUN = 1_024, 4
+# Scores of a tile, the warps that gather them, and how many can be held: more are searched for in the row.
+TILE, TILE_WARPS, PLACES = 4_096, 4, 2_048
+# Tiles whose numbers are summed at once; gathered scores that are searched at once where they do not fit registers.
+TILES, BLOCK = 128, 1_024
+# A score, and what is held of it.
+BYTES_A_SCORE = 4 + 8 * PLACES // TILE
 
 
 def topk_of_scores(scores: Tensor, limit: int, lo: Tensor | None = None, hi: Tensor | None = None) -> Tensor:
@@ -91,40 +90,41 @@ def select(
     if rows == 0 or width == 0:
         return out
     line = next(line for line in TABLE if of.limit <= line.limit)
-    is_marked = of.columns > max(SHORT, line.cap)
-    cap = line.cap if is_marked else max(16, 1 << (max(of.columns, 1) - 1).bit_length())
-    stride = scores.stride(0)
-    tiles = -(-of.columns // TILE)
-    words = tiles * (TILE // 32)
-    numbers = (scores, stride, of.table, of.lo, of.hi, of.step)
+    is_long = of.columns > max(SHORT, line.cap)
+    numbers = (scores, scores.stride(0), of.table, of.lo, of.hi, of.step, of.limit)
     list_stride = 0 if lists is None else lists.stride(0)
     results = (lists, list_stride, list_rows, out, width, out_rows, of.window, of.last)
-    common: dict[str, Any] = {"FIELDS": FIELDS, "TABLE": of.table is not None}
-    sample = {"RUNS": RUNS, "RUN": RUN, "CAP": cap}
-    tile = {"TILE": TILE, "PADDED": stride % TILE == 0}
-    choice = {"PLACES": PLACES, "WORDS": WORDS, "BLOCK": BLOCK}
-    choice |= {"LISTED": lists is not None, "APPENDED": appended, "REPEAT": repeat}
-    thresholds = marks = held = None
+    fields: dict[str, Any] = {"FIELDS": FIELDS, "TABLE": of.table is not None}
+    choice = {"LISTED": lists is not None, "APPENDED": appended, "REPEAT": repeat, **fields}
     with backends.current(device):
-        if is_marked:
-            marks = torch.empty(rows, words, dtype=torch.int32, device=device)
-            held = torch.empty(rows, PLACES, dtype=torch.int32, device=device)
-            if arrived is not None:
-                kernels.few_kernel[(tiles * rows,)](
-                    *numbers, of.limit, arrived, marks, words, tiles, held, *results,
-                    **sample, **tile, **choice, **common, num_warps=line.warps,
-                )  # fmt: skip
-                return out
-            thresholds = torch.empty(rows, dtype=torch.int32, device=device)
-            kernels.threshold_kernel[(rows,)](
-                *numbers, of.limit, thresholds, **sample, **common, num_warps=SAMPLE_WARPS
-            )
-            kernels.mark_kernel[(tiles * rows,)](
-                *numbers, thresholds, marks, tiles, **tile, **common, num_warps=TILE_WARPS
-            )
-        warps = line.warps if is_marked else min(MOST_WARPS, max(1, cap // A_WARP))
+        if not is_long:
+            cap = max(16, 1 << (max(of.columns, 1) - 1).bit_length())
+            none = (None, None, None, None, 0)
+            sizes = {"CAP": cap, "PLACES": PLACES, "TILES": TILES, "BLOCK": BLOCK, "GATHERED": False}
+            warps = min(MOST_WARPS, max(1, cap // A_WARP))
+            kernels.choose_kernel[(rows,)](*numbers, *results, *none, **sizes, **choice, num_warps=warps, maxnreg=REGISTERS)
+            return out
+        tiles = -(-of.columns // TILE)
+        held = torch.empty(rows, tiles, PLACES, dtype=torch.int64, device=device)
+        sums = torch.empty(rows * (2 * tiles + 1), dtype=torch.int32, device=device)
+        starts, counts = sums[rows * tiles :], sums[: rows * tiles]
+        tile = {"TILE": TILE, "PLACES": PLACES, "PADDED": scores.stride(0) % TILE == 0}
+        sizes = {"CAP": line.cap, "TILES": TILES, "BLOCK": BLOCK}
+        if arrived is not None:
+            kernels.select_kernel[(tiles * rows,)](
+                *numbers, *results, arrived, held, starts, counts, tiles,
+                RUNS=FEW_RUNS, RUN=FEW_RUN, **tile, **sizes, **choice, num_warps=line.warps,
+            )  # fmt: skip
+            return out
+        thresholds = torch.empty(rows, dtype=torch.int32, device=device)
+        kernels.threshold_kernel[(rows,)](
+            *numbers, thresholds, RUNS=RUNS, RUN=RUN, CAP=line.cap, **fields, num_warps=SAMPLE_WARPS
+        )
+        kernels.gather_kernel[(tiles * rows,)](
+            *numbers[:-1], thresholds, held, counts, tiles, **tile, **fields, num_warps=TILE_WARPS
+        )
         kernels.choose_kernel[(rows,)](
-            *numbers, of.limit, thresholds, marks, words, held, *results,
-            CAP=cap, MARKED=is_marked, **choice, **common, num_warps=warps, maxnreg=REGISTERS,
+            *numbers, *results, thresholds, held, starts, counts, tiles,
+            GATHERED=True, PLACES=PLACES, **sizes, **choice, num_warps=line.warps, maxnreg=REGISTERS,
         )  # fmt: skip
     return out

@@ -3,28 +3,28 @@
 Three steps, the truncation idea of Qrita on scores, whose tails are long, so that no bell curve tells the threshold:
 
 1. A sample of a long row tells a threshold that a few more than `limit` of its scores reach.
-2. One read of the row: whether a score reaches the threshold becomes a bit, so that order costs nothing.
-3. The few that are marked are listed, and searched in registers for the exact cut; the positions kept are written.
+2. One read of the row, by many programs: each gathers the scores of a tile that reach the threshold, in order.
+3. The few that were gathered are searched in registers for the exact cut, and the positions that are kept are written.
 
-`threshold_kernel`, `mark_kernel` and `choose_kernel` take a step each. For few rows `few_kernel` takes all three: each of
-its programs marks a part of a row, and the last one that ends goes on. Short rows need the third step only. Where the
-threshold left too few or too many, the row itself is searched, in full reads.
+`threshold_kernel`, `gather_kernel` and `choose_kernel` take a step each. Where rows are few, `select_kernel` takes all
+three: each of its programs gathers a tile, and the one of a row that ends last goes on. Short rows need the third step
+only. Where a threshold left too few or too many, the row itself is searched, in full reads.
 
 Scores are compared as int32 keys with their order; -0.0 equals 0.0. Equal scores: lowest column. NaN is never selected.
-A row's result does not depend on the sample, the parts or the other rows.
+A row's result does not depend on the sample, the tiles or the other rows.
 """
 
 import triton
 import triton.language as tl
 
-from ..qrita.parts import BEYOND, INTERPRETED, keys_of, value_of
+from ..qrita.parts import BEYOND, INTERPRETED, keys_of, pack, value_of
 from ..qrita.searches import quarter
 
 # The key of what is none: below the key of -inf.
 NONE = tl.constexpr(-(2**31))
 # Key of -inf.
 LEAST = tl.constexpr(-(2**31) + 0x7FFFFF)
-# The threshold of a row that is not marked, because it is short.
+# The threshold of a row that is not gathered, because it is short.
 WHOLE = tl.constexpr(-(2**31) + 1)
 
 
@@ -70,25 +70,18 @@ def extremes(keys):
 
 
 @triton.jit
-def merge_sum_and_max(a, b, a_2, b_2):
-    return a + a_2, tl.maximum(b, b_2)
-
-
-@triton.jit
-def sum_and_max(n):
-    if INTERPRETED:
-        return tl.sum(n, axis=0), tl.max(n, axis=0)
-    else:
-        return tl.reduce((n, n), 0, merge_sum_and_max)
+def merge_three(a, b, c, a_2, b_2, c_2):
+    return a + a_2, b + b_2, c + c_2
 
 
 @triton.jit
 def count_three(keys, q1, q2, q3):
-    """How many keys, fewer than 2**20, reach each of three pivots."""
-    one = tl.zeros_like(keys).to(tl.int64) + 1
-    fields = tl.where(keys >= q1, one, 0) + tl.where(keys >= q2, one << 20, 0) + tl.where(keys >= q3, one << 40, 0)
-    total = tl.sum(fields, axis=0)
-    return (total & 0xFFFFF).to(tl.int32), ((total >> 20) & 0xFFFFF).to(tl.int32), (total >> 40).to(tl.int32)
+    """How many keys reach each of three pivots."""
+    a, b, c = (keys >= q1).to(tl.int32), (keys >= q2).to(tl.int32), (keys >= q3).to(tl.int32)
+    if INTERPRETED:
+        return tl.sum(a, axis=0), tl.sum(b, axis=0), tl.sum(c, axis=0)
+    else:
+        return tl.reduce((a, b, c), 0, merge_three)
 
 
 @triton.jit
@@ -124,69 +117,109 @@ def threshold_of(scores, begin, end, limit, RUNS: tl.constexpr, RUN: tl.constexp
         i = tl.arange(0, RUNS * RUN)
         part = i // RUN
         size = length // RUNS
-        jitter = ((part * 40503) & 0xFFFF) * (size - RUN + 1) >> 16
-        keys = ordered(tl.load(scores + begin + part * size + jitter + i % RUN))
+        jitter = ((part * 40503) & 0xFFFF) * tl.maximum(size - RUN + 1, 1) >> 16
+        keys = ordered(tl.load(scores + tl.minimum(begin + part * size + jitter + i % RUN, end - 1)))
         expected = limit.to(tl.float32) * (RUNS * RUN) / length.to(tl.float32)
-        wanted = (expected + 3.5 * tl.sqrt(expected) + 3.0).to(tl.int32)
-        q, n, _ = cut_of(keys, wanted, wanted // 8)
+        wanted = (expected + 4.0 * tl.sqrt(expected) + 3.0).to(tl.int32)
+        q, n, _ = cut_of(keys, wanted, wanted // 16)
         key = tl.where(n < wanted, LEAST, q)
     return key
 
 
 @triton.jit
-def mark(scores, begin, end, key, marks, tile, TILE: tl.constexpr, PADDED: tl.constexpr):
-    """Bit j of word i of a row's marks: whether score 32 i + j reaches the key. For TILE scores, read once."""
-    bit = tl.arange(0, 32)
-    word = tile * (TILE // 32) + tl.arange(0, TILE // 32)
-    column = word[:, None] * 32 + bit[None, :]
-    inside = (column >= begin) & (column < end)
-    if PADDED:  # rows are padded to whole tiles, so that no mask is needed, and 16 bytes are read at once
-        values = tl.load(scores + column)
+def hold(held, place, values, columns, least):
+    """Store the scores that reach `least`, packed with their columns, at their places.
+
+    As tl.store does, which would first move everything through shared memory: it wants a layout of its own.
+    """
+    if INTERPRETED:
+        tl.store(held + place, pack(values, columns), mask=values >= least)
     else:
-        values = tl.load(scores + column, mask=inside, other=0.0)
-    reaches = (inside & (values >= value_of(key))).to(tl.int32)
-    tl.store(marks + word, tl.sum(reaches << bit[None, :], axis=1))
+        tl.inline_asm_elementwise(
+            """{
+            .reg .pred reaches;
+            .reg .b64 address;
+            setp.ge.f32 reaches, $3, $5;
+            mad.wide.s32 address, $2, 8, $1;
+            @reaches st.global.v2.b32 [address], {$4, $3};
+            mov.b32 $0, $2;
+            }""",
+            "=r,l,r,f,r,f",
+            [held.to(tl.int64) + tl.zeros_like(place), place, values, columns, least + tl.zeros_like(values)],
+            tl.int32,
+            False,
+            1,
+        )
 
 
 @triton.jit
-def bits_in(words):
-    """How many bits of each word are set."""
-    n = words - ((words >> 1) & 0x55555555)
-    n = (n & 0x33333333) + ((n >> 2) & 0x33333333)
-    n = (n + (n >> 4)) & 0x0F0F0F0F
-    return ((n * 0x01010101) >> 24) & 0xFF
+def gather(
+    scores, begin, end, key, held, tile, TILE: tl.constexpr, PLACES: tl.constexpr, PADDED: tl.constexpr
+):  # fmt: skip
+    """Write the scores of a tile that reach the key, with their columns, in order; how many reach it.
 
-
-@triton.jit
-def list_marks(marks, words, held, PLACES: tl.constexpr, BLOCK: tl.constexpr):
-    """Write the columns whose bits are set into `held`, ascending, at most PLACES; how many they are."""
-    total = 0
-    for start in range(0, words, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        left = tl.load(marks + i, mask=i < words, other=0)
-        n = bits_in(left)
-        place = total + tl.cumsum(n, axis=0) - n
-        here, most = sum_and_max(n)
-        total += here
-        if total <= PLACES:
-            for _ in range(most):
-                lowest = left & -left
-                # A power of two as a float has its exponent: bit 31, which is negative, too.
-                bit = ((lowest.to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 0xFF) - 127
-                tl.store(held + place, i * 32 + bit, mask=left != 0)
-                place += 1
-                left = left & (left - 1)
+    Nothing is written where they are more than PLACES. PADDED: Rows are aligned, so that whole tiles need no mask, and
+    are read 16 bytes at once.
+    """
+    first = tile * TILE
+    if PADDED:
+        if (first >= begin) & (first + TILE <= end):
+            total = gather_tile(scores, begin, end, key, held, first, TILE, PLACES, False)
+        else:
+            total = gather_tile(scores, begin, end, key, held, first, TILE, PLACES, True)
+    else:
+        total = gather_tile(scores, begin, end, key, held, first, TILE, PLACES, True)
     return total
 
 
 @triton.jit
-def keys_at(scores, held, start, end, HELD: tl.constexpr, BLOCK: tl.constexpr):
-    """Keys and columns from `start` on: of the row, or (HELD) of columns that are listed; NONE from `end` on."""
+def gather_tile(
+    scores, begin, end, key, held, first, TILE: tl.constexpr, PLACES: tl.constexpr, MASKED: tl.constexpr
+):  # fmt: skip
+    """The same of a tile with or without columns that do not count."""
+    line, lane = tl.arange(0, TILE // 32), tl.arange(0, 32)
+    column = first + line[:, None] * 32 + lane[None, :]
+    if MASKED:
+        values = tl.load(scores + column, mask=(column >= begin) & (column < end), other=float("nan"))
+    else:
+        values = tl.load(scores + column)
+    least = value_of(key)
+    keep = (values >= least).to(tl.int32)
+    # Ranks within lines of 32, and of the lines: a scan of all scores would take longer than the read.
+    rank = tl.cumsum(keep, axis=1)
+    n = tl.sum(keep, axis=1)
+    total = tl.sum(n, axis=0)
+    if total <= PLACES:
+        hold(held, (tl.cumsum(n, axis=0) - n - 1)[:, None] + rank, values, column, least)
+    return total
+
+
+@triton.jit
+def locate(starts, i, tiles, PLACES: tl.constexpr):
+    """Where the i-th gathered score of a row lies: starts [tiles + 1] are the numbers gathered before each tile."""
+    tile, size = tl.zeros_like(i), 1
+    while size < tiles:
+        size *= 2
+    while size > 1:
+        size = size // 2
+        middle = tile + size
+        is_there = (middle < tiles) & (tl.load(starts + tl.minimum(middle, tiles)) <= i)
+        tile = tl.where(is_there, middle, tile)
+    return tile * PLACES + i - tl.load(starts + tile)
+
+
+@triton.jit
+def keys_at(scores, held, starts, tiles, start, end, HELD: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    """Keys and columns from `start` on: of the row, or (HELD) of what was gathered; NONE from `end` on."""
     column = start + tl.arange(0, BLOCK)
     there = column < end
     if HELD:
-        column = tl.load(held + column, mask=there, other=0)
-    return ordered(tl.load(scores + column, mask=there, other=float("nan"))), column
+        packed = tl.load(held + locate(starts, tl.minimum(column, end - 1), tiles, PLACES), mask=there, other=0)
+        column = packed.to(tl.int32)
+        keys = tl.where(there, ordered((packed >> 32).to(tl.int32).to(tl.float32, bitcast=True)), NONE)
+    else:
+        keys = ordered(tl.load(scores + column, mask=there, other=float("nan")))
+    return keys, column
 
 
 @triton.jit
@@ -227,11 +260,12 @@ def write_block(
 
 @triton.jit
 def choose_short(
-    out, width, members, scores, held, begin, end, limit, base, listed, window,
-    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, HELD: tl.constexpr, CAP: tl.constexpr,
+    out, width, members, scores, held, starts, tiles, begin, end, limit, base, listed, window,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
+    HELD: tl.constexpr, PLACES: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
     """Write the best `limit` of a row, or of what is held of it, of at most CAP scores; how many positions are written."""
-    keys, columns = keys_at(scores, held, begin, end, HELD, CAP)
+    keys, columns = keys_at(scores, held, starts, tiles, begin, end, HELD, PLACES, CAP)
     cut, n, ties = cut_of(keys, limit, 0)
     _, _, dropped = write_block(
         out, width, members, keys, columns, cut, ties, 0, 0, base, listed, window, LISTED, APPENDED, REPEAT
@@ -240,7 +274,10 @@ def choose_short(
 
 
 @triton.jit
-def search_row(scores, held, begin, end, limit, key, reached, short, HELD: tl.constexpr, BLOCK: tl.constexpr):
+def search_row(
+    scores, held, starts, tiles, begin, end, limit, key, reached, short,
+    HELD: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """The exact cut of a row, or of what is held of it, by full reads: (cut, how many keys equal to it are kept).
 
     key, reached: A threshold and how many scores reach it: fewer than `limit` where `short`, else more than fit.
@@ -257,7 +294,7 @@ def search_row(scores, held, begin, end, limit, key, reached, short, HELD: tl.co
         c0, c1 = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
         c2, c3 = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
         for start in range(begin, end, BLOCK):
-            keys, _ = keys_at(scores, held, start, end, HELD, BLOCK)
+            keys, _ = keys_at(scores, held, starts, tiles, start, end, HELD, PLACES, BLOCK)
             c0 += (keys >= q).to(tl.int32)
             c1 += (keys >= q1).to(tl.int32)
             c2 += (keys >= q2).to(tl.int32)
@@ -275,14 +312,17 @@ def search_row(scores, held, begin, end, limit, key, reached, short, HELD: tl.co
 
 @triton.jit
 def choose_long(
-    out, width, members, scores, held, begin, end, limit, key, reached, base, listed, window,
-    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, HELD: tl.constexpr, BLOCK: tl.constexpr,
+    out, width, members, scores, held, starts, tiles, begin, end, limit, key, reached, base, listed, window,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
+    HELD: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The same in memory: of a row of any length, or of more than fit registers of what is held of it."""
-    cut, ties = search_row(scores, held, begin, end, limit, key, reached, reached < limit, HELD, BLOCK)
+    cut, ties = search_row(
+        scores, held, starts, tiles, begin, end, limit, key, reached, reached < limit, HELD, PLACES, BLOCK
+    )
     written, tied, dropped = 0, 0, 0
     for start in range(begin, end, BLOCK):
-        keys, columns = keys_at(scores, held, start, end, HELD, BLOCK)
+        keys, columns = keys_at(scores, held, starts, tiles, start, end, HELD, PLACES, BLOCK)
         written, tied, out_of = write_block(
             out, width, members, keys, columns, cut, ties, written, tied, base, listed, window, LISTED, APPENDED, REPEAT
         )
@@ -291,28 +331,35 @@ def choose_long(
 
 
 @triton.jit
-def choose_marked(
-    out, width, members, scores, marks, words, held, begin, end, limit, key, base, listed, window,
+def choose_gathered(
+    out, width, members, scores, held, starts, counts, tiles, begin, end, limit, key, base, listed, window,
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
-    CAP: tl.constexpr, PLACES: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
+    CAP: tl.constexpr, PLACES: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The same of a marked row."""
-    total = list_marks(marks, words, held, PLACES, WORDS)
+    """The same of a row that was gathered: counts [tiles] reach the key; starts [tiles + 1] is written."""
+    total, most = 0, 0
+    for first in range(0, tiles, TILES):
+        tile = first + tl.arange(0, TILES)
+        n = tl.load(counts + tile, mask=tile < tiles, other=0)
+        tl.store(starts + tile, total + tl.cumsum(n, axis=0) - n, mask=tile < tiles)
+        total += tl.sum(n, axis=0)
+        most = tl.maximum(most, tl.max(n, axis=0))
+    tl.store(starts + tiles, total)
     tl.debug_barrier()
-    if (total < limit) | (total > PLACES):
+    if (total < limit) | (most > PLACES):
         written = choose_long(
-            out, width, members, scores, held, begin, end, limit, key, total, base, listed, window,
-            LISTED, APPENDED, REPEAT, False, BLOCK,
+            out, width, members, scores, held, starts, tiles, begin, end, limit, key, total, base, listed, window,
+            LISTED, APPENDED, REPEAT, False, PLACES, BLOCK,
         )  # fmt: skip
     elif total <= CAP:
         written = choose_short(
-            out, width, members, scores, held, 0, total, limit, base, listed, window,
-            LISTED, APPENDED, REPEAT, True, CAP,
+            out, width, members, scores, held, starts, tiles, 0, total, limit, base, listed, window,
+            LISTED, APPENDED, REPEAT, True, PLACES, CAP,
         )  # fmt: skip
     else:
         written = choose_long(
-            out, width, members, scores, held, 0, total, limit, key, total, base, listed, window,
-            LISTED, APPENDED, REPEAT, True, BLOCK,
+            out, width, members, scores, held, starts, tiles, 0, total, limit, key, total, base, listed, window,
+            LISTED, APPENDED, REPEAT, True, PLACES, BLOCK,
         )  # fmt: skip
     return written
 
@@ -345,31 +392,35 @@ def threshold_kernel(
 
 
 @triton.jit
-def mark_kernel(
-    scores, stride, table, lo, hi, step, thresholds, marks, tiles,
-    TILE: tl.constexpr, PADDED: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
+def gather_kernel(
+    scores, stride, table, lo, hi, step, thresholds, held, counts, tiles,
+    TILE: tl.constexpr, PLACES: tl.constexpr, PADDED: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows * tiles). The marks of a tile: reads TILE scores, writes TILE / 32 words."""
+    """Grid (rows * tiles). Reads TILE scores of a row once; those that reach its threshold go to held [rows, tiles, PLACES].
+
+    8 bytes each. counts [rows, tiles] tells how many they are, which may be more than PLACES.
+    """
     row, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     _, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
     key = tl.load(thresholds + row)
     if key != WHOLE:
-        marks += row.to(tl.int64) * tiles * (TILE // 32)
-        mark(scores + row.to(tl.int64) * stride, begin, end, key, marks, tile, TILE, PADDED)
+        scores += row.to(tl.int64) * stride
+        held += (row.to(tl.int64) * tiles + tile) * PLACES
+        tl.store(counts + row * tiles + tile, gather(scores, begin, end, key, held, tile, TILE, PLACES, PADDED))
 
 
 @triton.jit
 def choose_kernel(
-    scores, stride, table, lo, hi, step, limit, thresholds, marks, words, held,
-    lists, list_stride, list_rows, out, width, out_rows, window, last,
-    CAP: tl.constexpr, PLACES: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr, MARKED: tl.constexpr,
+    scores, stride, table, lo, hi, step, limit, lists, list_stride, list_rows, out, width, out_rows, window, last,
+    thresholds, held, starts, counts, tiles,
+    GATHERED: tl.constexpr, CAP: tl.constexpr, PLACES: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows). The best `limit` positions of each row, ascending, with a tail of -1.
 
-    They go to rows REPEAT * row ... of out [out_rows, width]. MARKED: A row of more than CAP columns comes with marks.
-    LISTED: Column c is position lists[row // list_rows, c]. APPENDED: Positions [window, last) follow, and none of them
-    is written before.
+    GATHERED: A row of more than CAP columns comes with what reaches its threshold. The result goes to rows REPEAT * row
+    ... of out [out_rows, width]. LISTED: Column c is position lists[row // list_rows, c]. APPENDED: Positions [window,
+    last) follow, and none of them is written before.
     """
     row = tl.program_id(0)
     base, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
@@ -382,35 +433,38 @@ def choose_kernel(
         listed += (row // list_rows).to(tl.int64) * list_stride
     scores += row.to(tl.int64) * stride
     out += row.to(tl.int64) * REPEAT * width
-    if MARKED:
+    if GATHERED:
         key = tl.load(thresholds + row)
+        counts += row * tiles
+        starts += row * (tiles + 1)
+        held += row.to(tl.int64) * tiles * PLACES
         if key == WHOLE:
             written = choose_short(
-                out, width, members, scores, out, begin, end, limit, base, listed, window,
-                LISTED, APPENDED, REPEAT, False, CAP,
+                out, width, members, scores, held, starts, tiles, begin, end, limit, base, listed, window,
+                LISTED, APPENDED, REPEAT, False, PLACES, CAP,
             )  # fmt: skip
         else:
-            written = choose_marked(
-                out, width, members, scores, marks + row.to(tl.int64) * words, words, held + row.to(tl.int64) * PLACES,
-                begin, end, limit, key, base, listed, window, LISTED, APPENDED, REPEAT, CAP, PLACES, WORDS, BLOCK,
+            written = choose_gathered(
+                out, width, members, scores, held, starts, counts, tiles, begin, end, limit, key, base, listed, window,
+                LISTED, APPENDED, REPEAT, CAP, PLACES, TILES, BLOCK,
             )  # fmt: skip
     else:
         written = choose_short(
-            out, width, members, scores, out, begin, end, limit, base, listed, window,
-            LISTED, APPENDED, REPEAT, False, CAP,
+            out, width, members, scores, out, out, 0, begin, end, limit, base, listed, window,
+            LISTED, APPENDED, REPEAT, False, PLACES, CAP,
         )  # fmt: skip
     finish(out, width, members, written, window, last, APPENDED, REPEAT)
 
 
 @triton.jit
-def few_kernel(
-    scores, stride, table, lo, hi, step, limit, arrived, marks, words, tiles, held,
-    lists, list_stride, list_rows, out, width, out_rows, window, last,
+def select_kernel(
+    scores, stride, table, lo, hi, step, limit, lists, list_stride, list_rows, out, width, out_rows, window, last,
+    arrived, held, starts, counts, tiles,
     RUNS: tl.constexpr, RUN: tl.constexpr, TILE: tl.constexpr, PADDED: tl.constexpr,
-    CAP: tl.constexpr, PLACES: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
+    CAP: tl.constexpr, PLACES: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows * tiles). The same of few rows: each program marks a tile, and the last of a row's chooses.
+    """Grid (rows * tiles). The same of few rows: a program gathers a tile, and the one of a row that ends last chooses.
 
     All programs of a row find the same threshold. arrived [rows] are zeros.
     """
@@ -425,22 +479,25 @@ def few_kernel(
         listed += (row // list_rows).to(tl.int64) * list_stride
     scores += row.to(tl.int64) * stride
     out += row.to(tl.int64) * REPEAT * width
-    marks += row.to(tl.int64) * words
     key = threshold_of(scores, begin, end, limit, RUNS, RUN, CAP)
+    counts += row * tiles
+    starts += row * (tiles + 1)
+    held += row.to(tl.int64) * tiles * PLACES
     if key == WHOLE:
         if tile == 0:
             written = choose_short(
-                out, width, members, scores, out, begin, end, limit, base, listed, window,
-                LISTED, APPENDED, REPEAT, False, CAP,
+                out, width, members, scores, held, starts, tiles, begin, end, limit, base, listed, window,
+                LISTED, APPENDED, REPEAT, False, PLACES, CAP,
             )  # fmt: skip
             finish(out, width, members, written, window, last, APPENDED, REPEAT)
     else:
-        mark(scores, begin, end, key, marks, tile, TILE, PADDED)
+        n = gather(scores, begin, end, key, held + tile * PLACES, tile, TILE, PLACES, PADDED)
+        tl.store(counts + tile, n)
         tl.debug_barrier()  # all that this program has written comes before its arrival
         if tl.atomic_add(arrived + row, 1, sem="acq_rel") == tiles - 1:
             tl.debug_barrier()
-            written = choose_marked(
-                out, width, members, scores, marks, words, held + row.to(tl.int64) * PLACES,
-                begin, end, limit, key, base, listed, window, LISTED, APPENDED, REPEAT, CAP, PLACES, WORDS, BLOCK,
+            written = choose_gathered(
+                out, width, members, scores, held, starts, counts, tiles, begin, end, limit, key, base, listed, window,
+                LISTED, APPENDED, REPEAT, CAP, PLACES, TILES, BLOCK,
             )  # fmt: skip
             finish(out, width, members, written, window, last, APPENDED, REPEAT)
