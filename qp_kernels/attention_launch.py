@@ -14,6 +14,7 @@ from torch import Tensor
 
 from . import backend as backends
 from .attention_kernels import attend_kernel, merge_kernel
+from .machine import limits, power_of_two
 
 # A program merges at most so many splits, for so many columns.
 MOST_SPLITS = 64
@@ -23,7 +24,6 @@ WIDEST_KEY = 640
 WIDEST_VALUE = 512
 # Of the memory that programs share, Triton takes some for shares, positions and sums.
 SPARE_BYTES = 9 << 10
-HOPPER_BYTES = 227 << 10
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, indices: Tensor, scale: float) -> Te
     """[T, Hq, Dv] of the dtype of q; no size of the arguments is 0."""
     (rows, heads, width), (keys, kv_heads, values) = q.shape, v.shape
     topk, device = indices.shape[1], q.device
-    slots, shared_bytes = card(device)
+    slots, shared_bytes = limits(device)
     blocks = blocks_of(k, v, heads // kv_heads, shared_bytes - SPARE_BYTES)
     programs = rows * kv_heads * -(-(heads // kv_heads) // blocks.heads) * -(-values // blocks.values)
     span, splits = cut_of(topk, blocks.keys, programs, slots)
@@ -154,16 +154,3 @@ def cut_of(topk: int, block: int, programs: int, slots: int) -> tuple[int, int]:
     splits = max(1, min(n, slots // programs, MOST_SPLITS))
     span = -(-n // splits) * block
     return span, -(-topk // span)
-
-
-def card(device: torch.device) -> tuple[int, int]:
-    """Programs that run at once, and the bytes of shared memory that each may have."""
-    if device.type != "cuda":
-        return 1, HOPPER_BYTES
-    properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.shared_memory_per_block_optin
-
-
-def power_of_two(number: int, least: int = 1) -> int:
-    """The smallest one from `least` on that is at least `number`."""
-    return max(least, 1 << (number - 1).bit_length())

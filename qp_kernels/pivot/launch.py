@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import backend as backends
+from ..machine import limits, power_of_two
 from . import checks, scan_kernels, selection
 from . import ranges as bounds
 from .checks import Problem
@@ -20,15 +21,15 @@ from .groups import Groups
 from .ranges import FIELDS, Blocks, Ranges
 from .reference import in_float32
 
-# Bytes of query heads that stay with a program, and of a tile of keys.
-HEADS_BYTES, TILE_BYTES = 64 << 10, 32 << 10
-MOST_HEADS, MOST_KEYS = {1: 128, 2: 256}, 64
-STAGES = 3
+# Query heads that stay with a program, by bytes of a number; keys of a tile; tiles on their way at once.
+MOST_HEADS, MOST_KEYS, STAGES = {1: 128, 2: 256}, 64, 3
+# Of shared memory, for sums.
+SPARE_BYTES = 4 << 10
 # fp32 products use no tensor cores: smaller tiles, in registers.
-FP32_HEADS, FP32_KEYS = 64, 64
+FP32_HEADS, FP32_KEYS = 64, 32
 # Keys that a program scans at most.
 SPAN = 4_096
-# Rows whose scores are selected in one launch; rows of a chunk are a multiple of ALIGNED; heads of a program of proxies.
+# Rows whose scores are selected in one launch; chunks have a multiple of ALIGNED rows; heads of a program of proxies.
 FEW_ROWS, ALIGNED, PROXY_HEADS = 16, 64, 16
 # Rows of scores start at whole tiles of the selection.
 PAD = selection.TILE
@@ -121,7 +122,9 @@ def rescored(problem: Problem, lists: Tensor, starts: np.ndarray, stops: np.ndar
         last = max(first + 1, int(np.searchsorted(stops, starts[first] + step, side="right")))
         chunk = slice(int(starts[first]), int(stops[last - 1]))
         begins, ends = starts[first:last] - chunk.start, stops[first:last] - chunk.start
-        found.append(_rescored(problem if chunk == slice(0, rows) else problem.rows(chunk), lists[first:last], begins, ends))
+        found.append(
+            _rescored(problem if chunk == slice(0, rows) else problem.rows(chunk), lists[first:last], begins, ends)
+        )
         first = last
     if not found:
         return torch.empty(0, problem.topk, dtype=torch.int32, device=problem.q.device)
@@ -150,14 +153,13 @@ def sizes_of(problem: Problem, rows: int) -> dict[str, Any]:
     """Shapes of a tile, for at most `rows` rows that share keys."""
     _, heads, width = problem.q.shape
     item = problem.q.element_size()
-    depth = max(32 // item if item < 4 else 16, 16, 1 << (width - 1).bit_length())
-    if item == 1:
-        depth = max(depth, 32)
-    most_heads = FP32_HEADS if item == 4 else min(MOST_HEADS[item], HEADS_BYTES // (depth * item))
-    most_keys = FP32_KEYS if item == 4 else min(MOST_KEYS, TILE_BYTES // (depth * item))
-    part = min(1 << (heads - 1).bit_length(), most_heads)
-    shared = max(1, min(most_heads // part, 1 << (max(rows, 1) - 1).bit_length()))
-    shared = max(shared, 16 // part, 1)
+    depth = power_of_two(width, 32 if item == 1 else 16)
+    most_heads, most_keys, stages = (FP32_HEADS, FP32_KEYS, 2) if item == 4 else (MOST_HEADS[item], MOST_KEYS, STAGES)
+    room = limits(problem.q.device)[1] - SPARE_BYTES
+    while (most_heads + stages * most_keys) * depth * item > room and most_heads > 16:
+        most_heads //= 2
+    part = min(power_of_two(heads), most_heads)
+    shared = max(min(most_heads // part, power_of_two(max(rows, 1))), 16 // part, 1)
     return {
         "H": heads,
         "D": width,
@@ -165,15 +167,14 @@ def sizes_of(problem: Problem, rows: int) -> dict[str, Any]:
         "HEADS": part,
         "DEPTH": depth,
         "BLOCK": most_keys,
-        "STAGES": 2 if item == 4 else STAGES,
-        "num_warps": 4 if shared * part <= 128 else 8,
+        "STAGES": stages,
+        "num_warps": 8 if item == 4 or shared * part > 128 else 4,
     }
 
 
 def span_of(columns: int, blocks: int, block: int, device: torch.device) -> int:
     """Keys that a program scans: so many that all multiprocessors have work, and at most SPAN."""
-    cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-    share = -(-columns * max(blocks, 1) // (2 * cores))
+    share = -(-columns * max(blocks, 1) // (2 * limits(device)[0]))
     return max(block, min(SPAN, -(-share // block) * block))
 
 
@@ -255,7 +256,7 @@ def proxies(problem: Problem, groups: Groups, kind: str) -> Problem:
             H=heads,
             D=width,
             HEADS=PROXY_HEADS,
-            DEPTH=max(16, 1 << (width - 1).bit_length()),
+            DEPTH=power_of_two(width, 16),
             SCALED=problem.q_scale is not None,
             TABLE=table is not None,
             num_warps=4,

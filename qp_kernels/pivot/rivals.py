@@ -85,7 +85,9 @@ def chosen_blocks(problem: Problem, start: int, sums: Tensor, scale: Tensor | No
     device = problem.q.device
     count = (problem.hi - start).clamp(min=0) // -block * -1  # of blocks, rounded up
     # The first and the last one are always in: what ranks are those between, as keys.
-    between = replace(problem, k=sums, k_scale=scale, lo=(count * 0 + 1).clamp(max=len(sums)), hi=(count - 1).clamp(min=0))
+    between = replace(
+        problem, k=sums, k_scale=scale, lo=(count * 0 + 1).clamp(max=len(sums)), hi=(count - 1).clamp(min=0)
+    )
     number = torch.arange(len(sums) + 1, device=device)
     count = count.to(device)[:, None]
     inside = (number == 0) & (count > 0) | (number == count - 1)

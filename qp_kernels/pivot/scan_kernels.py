@@ -14,7 +14,17 @@ from .selection_kernels import number_of
 
 
 @triton.jit
-def heads_of(q, first, count, chunk, H: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr):
+def heads_of(
+    q,
+    first,
+    count,
+    chunk,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEADS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
     """Query heads chunk * HEADS ... of ROWS rows from `first` on: [ROWS * HEADS, DEPTH]; zeros where there is none."""
     i = tl.arange(0, ROWS * HEADS)
     d = tl.arange(0, DEPTH)
@@ -63,7 +73,16 @@ def rounded(total, TYPE: tl.constexpr):
 
 
 @triton.jit
-def tile_scores(keys, heads, weights, chunk: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+def tile_scores(
+    keys,
+    heads,
+    weights,
+    chunk: tl.constexpr,
+    H: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """sum over heads of weight * relu(head . key): [BLOCK, ROWS]. A NaN stays one."""
     if INTERPRETED:  # its products of 16-bit and 8-bit numbers are wrong
         keys, heads = keys.to(tl.float32), heads.to(tl.float32)

@@ -33,7 +33,7 @@ A_WARP, MOST_WARPS = 512, 16
 RUNS, RUN, SAMPLE_WARPS = 512, 16, 8
 FEW_RUNS, FEW_RUN = 1_024, 4
 # Scores of a tile, the warps that gather them, and how many can be held: more are searched for in the row.
-TILE, TILE_WARPS, PLACES = 4_096, 4, 2_048
+TILE, TILE_WARPS, PLACES = 4_096, 8, 2_048
 # Tiles whose numbers are summed at once; gathered scores that are searched at once where they do not fit registers.
 TILES, BLOCK = 128, 1_024
 # A score, and what is held of it.
@@ -102,7 +102,9 @@ def select(
             none = (None, None, None, None, 0)
             sizes = {"CAP": cap, "PLACES": PLACES, "TILES": TILES, "BLOCK": BLOCK, "GATHERED": False}
             warps = min(MOST_WARPS, max(1, cap // A_WARP))
-            kernels.choose_kernel[(rows,)](*numbers, *results, *none, **sizes, **choice, num_warps=warps, maxnreg=REGISTERS)
+            kernels.choose_kernel[(rows,)](
+                *numbers, *results, *none, **sizes, **choice, num_warps=warps, maxnreg=REGISTERS
+            )
             return out
         tiles = -(-of.columns // TILE)
         held = torch.empty(rows, tiles, PLACES, dtype=torch.int64, device=device)

@@ -86,10 +86,9 @@ def count_three(keys, q1, q2, q3):
 
 @triton.jit
 def cut_of(keys, limit, slack):
-    """(q, n, ties): n keys reach q. There q is the largest such pivot with limit <= n <= limit + slack, if there is one.
+    """(q, n, ties): n keys reach q, and what is above q with the first `ties` of what equals it are the first `limit`.
 
-    Else q is the limit-th largest key, and `ties` of those equal to it are among the first `limit`. In both cases what
-    is above q, and of what equals q the first `ties`, are the first `limit` if n is; fewer keys than that are all kept.
+    With slack, q may be lower: the search ends where n <= limit + slack. Fewer keys than `limit` are all kept.
     """
     q, largest, n = extremes(keys)
     ties = limit
@@ -236,7 +235,7 @@ def write_block(
 ):  # fmt: skip
     """Write the positions of a block's kept columns; (kept, ties, not written) so far, after it.
 
-    Kept: keys above the cut, and of those equal to it the first `ties`. Not written (APPENDED): positions from `window`.
+    Kept: keys above the cut, and of those equal to it the first `ties`. Not written, if APPENDED: what is in the window.
     """
     strict, equal = keys > cut, keys == cut
     marks = strict.to(tl.int32) * 65536 + equal.to(tl.int32)
@@ -264,7 +263,7 @@ def choose_short(
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
     HELD: tl.constexpr, PLACES: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
-    """Write the best `limit` of a row, or of what is held of it, of at most CAP scores; how many positions are written."""
+    """Write the best `limit` of a row, or of what is held of it, of at most CAP scores; how many are written."""
     keys, columns = keys_at(scores, held, starts, tiles, begin, end, HELD, PLACES, CAP)
     cut, n, ties = cut_of(keys, limit, 0)
     _, _, dropped = write_block(
@@ -396,9 +395,9 @@ def gather_kernel(
     scores, stride, table, lo, hi, step, thresholds, held, counts, tiles,
     TILE: tl.constexpr, PLACES: tl.constexpr, PADDED: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows * tiles). Reads TILE scores of a row once; those that reach its threshold go to held [rows, tiles, PLACES].
+    """Grid (rows * tiles). Reads TILE scores of a row once; keeps those that reach its threshold, 8 bytes each.
 
-    8 bytes each. counts [rows, tiles] tells how many they are, which may be more than PLACES.
+    They go to held [rows, tiles, PLACES]. counts [rows, tiles] tells how many they are, which may be more than PLACES.
     """
     row, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     _, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)

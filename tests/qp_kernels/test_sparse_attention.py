@@ -7,7 +7,7 @@ import torch
 from places import INTERPRETED, sparse_attention
 from rows_of import same_bits
 
-from qp_kernels import attention
+from qp_kernels import attention, machine
 
 pytestmark = pytest.mark.usefixtures("place")
 # Triton's interpreter rounds to bfloat16 towards zero.
@@ -192,7 +192,7 @@ def test_blocks_and_cuts():
     widths = {1: (16, 0), 16: (16, 0), 17: (16, 16), 24: (16, 16), 25: (32, 0), 192: (128, 64), 576: (512, 64)}
     assert {width: launch.columns_of(width) for width in widths} == widths
     k = torch.empty(2, 1, 576, dtype=torch.bfloat16)
-    hopper = launch.HOPPER_BYTES - launch.SPARE_BYTES
+    hopper = machine.HOPPER_BYTES - launch.SPARE_BYTES
     mla, apart = (launch.blocks_of(k, v, 128, hopper) for v in (k[..., :512], k[..., 64:]))
     assert (mla.heads, mla.keys, mla.shared) == (64, 64, True)
     assert (apart.heads, apart.keys, apart.shared) == (64, 32, False)
