@@ -87,13 +87,14 @@ def padded(columns: int) -> int:
 
 @in_float32
 def scan(q, k, w, *, q_scale=None, k_scale=None, lo=None, hi=None) -> Tensor:
-    """Scores of every row, as `dense_topk` takes them: [T, >= columns] float32; column c of row t is key lo[t] + c.
+    """Scores of every row, as `dense_topk` takes them: [T, columns] float32; column c of row t is key lo[t] + c.
 
     Undefined beyond a row's hi. All at once: memory is T * N * 4 bytes.
     """
     options = {"q_scale": q_scale, "k_scale": k_scale, "lo": lo, "hi": hi, "backend": "triton", "max_bytes": 1}
     checked = checks.problem(q, k, w, 1, **options)
-    return scan_rows(checked, ranges_of(checked, 1))
+    of = ranges_of(checked, 1)
+    return scan_rows(checked, of)[:, : of.columns]
 
 
 def scan_rows(problem: Problem, of: Ranges, arrived: Tensor | None = None) -> Tensor:

@@ -121,7 +121,8 @@ def threshold_of(scores, begin, end, limit, RUNS: tl.constexpr, RUN: tl.constexp
         expected = limit.to(tl.float32) * (RUNS * RUN) / length.to(tl.float32)
         wanted = (expected + 4.0 * tl.sqrt(expected) + 3.0).to(tl.int32)
         q, n, _ = cut_of(keys, wanted, wanted // 16)
-        key = tl.where(n < wanted, LEAST, q)
+        # Where many scores equal q, it is likely the cut: only what is above is gathered (`choose_tied`).
+        key = tl.where(n < wanted, LEAST, tl.where(n > 2 * wanted, q + 1, q))
     return key
 
 
@@ -235,7 +236,8 @@ def write_block(
 ):  # fmt: skip
     """Write the positions of a block's kept columns; (kept, ties, not written) so far, after it.
 
-    Kept: keys above the cut, and of those equal to it the first `ties`. Not written, if APPENDED: what is in the window.
+    Kept: keys above the cut, and of those equal to it the first `ties`. APPENDED: Positions from `window` on are not
+    written.
     """
     strict, equal = keys > cut, keys == cut
     marks = strict.to(tl.int32) * 65536 + equal.to(tl.int32)
@@ -330,6 +332,39 @@ def choose_long(
 
 
 @triton.jit
+def choose_tied(
+    out, width, members, scores, held, starts, tiles, begin, end, limit, key, reached, base, listed, window,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write what reaches the key, fewer than `limit`, and the first scores that lie just below it, if they suffice.
+
+    Returns (how many are written, whether they do). The row is read until there are enough of them; what is above them
+    in what is left of it was gathered.
+    """
+    ties = limit - reached
+    start = begin
+    written, tied, dropped = 0, 0, 0
+    while (tied < ties) & (start < end):
+        keys, columns = keys_at(scores, held, starts, tiles, start, end, False, PLACES, BLOCK)
+        written, tied, out_of = write_block(
+            out, width, members, keys, columns, key - 1, ties, written, tied, base, listed, window,
+            LISTED, APPENDED, REPEAT,
+        )  # fmt: skip
+        dropped += out_of
+        start += BLOCK
+    if tied >= ties:
+        for first in range(0, reached, BLOCK):
+            keys, columns = keys_at(scores, held, starts, tiles, first, reached, True, PLACES, BLOCK)
+            keys = tl.where(columns >= start, keys, NONE)
+            written, tied, out_of = write_block(
+                out, width, members, keys, columns, key - 1, ties, written, tied, base, listed, window,
+                LISTED, APPENDED, REPEAT,
+            )  # fmt: skip
+            dropped += out_of
+    return written - dropped, tied >= ties
+
+
+@triton.jit
 def choose_gathered(
     out, width, members, scores, held, starts, counts, tiles, begin, end, limit, key, base, listed, window,
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
@@ -345,21 +380,28 @@ def choose_gathered(
         most = tl.maximum(most, tl.max(n, axis=0))
     tl.store(starts + tiles, total)
     tl.debug_barrier()
-    if (total < limit) | (most > PLACES):
-        written = choose_long(
+    written, done = 0, total < 0
+    if (total < limit) & (most <= PLACES) & (key > LEAST):
+        written, done = choose_tied(
             out, width, members, scores, held, starts, tiles, begin, end, limit, key, total, base, listed, window,
-            LISTED, APPENDED, REPEAT, False, PLACES, BLOCK,
+            LISTED, APPENDED, REPEAT, PLACES, BLOCK,
         )  # fmt: skip
-    elif total <= CAP:
-        written = choose_short(
-            out, width, members, scores, held, starts, tiles, 0, total, limit, base, listed, window,
-            LISTED, APPENDED, REPEAT, True, PLACES, CAP,
-        )  # fmt: skip
-    else:
-        written = choose_long(
-            out, width, members, scores, held, starts, tiles, 0, total, limit, key, total, base, listed, window,
-            LISTED, APPENDED, REPEAT, True, PLACES, BLOCK,
-        )  # fmt: skip
+    if not done:
+        if (total < limit) | (most > PLACES):
+            written = choose_long(
+                out, width, members, scores, held, starts, tiles, begin, end, limit, key, total, base, listed, window,
+                LISTED, APPENDED, REPEAT, False, PLACES, BLOCK,
+            )  # fmt: skip
+        elif total <= CAP:
+            written = choose_short(
+                out, width, members, scores, held, starts, tiles, 0, total, limit, base, listed, window,
+                LISTED, APPENDED, REPEAT, True, PLACES, CAP,
+            )  # fmt: skip
+        else:
+            written = choose_long(
+                out, width, members, scores, held, starts, tiles, 0, total, limit, key, total, base, listed, window,
+                LISTED, APPENDED, REPEAT, True, PLACES, BLOCK,
+            )  # fmt: skip
     return written
 
 
