@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import backend as backends
-from ..machine import limits, power_of_two
+from ..machine import limits, power_of_two, run
 from . import checks, scan_kernels, selection
 from . import ranges as bounds
 from .checks import Problem
@@ -30,7 +30,7 @@ FP32_HEADS, FP32_KEYS = 64, 32
 # Keys that a program scans at most.
 SPAN = 4_096
 # Rows whose scores are selected in one launch; chunks have a multiple of ALIGNED rows; heads of a program of proxies.
-FEW_ROWS, ALIGNED, PROXY_HEADS = 16, 64, 16
+FEW_ROWS, ALIGNED, PROXY_HEADS, PROXY_WARPS = 16, 64, 16, 4
 # Rows of scores start at whole tiles of the selection.
 PAD = selection.TILE
 
@@ -169,8 +169,12 @@ def sizes_of(problem: Problem, rows: int) -> dict[str, Any]:
         "DEPTH": depth,
         "BLOCK": most_keys,
         "STAGES": stages,
-        "num_warps": 8 if item == 4 or shared * part > 128 else 4,
     }
+
+
+def warps_of(sizes: dict[str, Any]) -> int:
+    """Warps of a program: 4 hold the sums of 128 query heads."""
+    return 8 if sizes["BLOCK"] == FP32_KEYS or sizes["ROWS"] * sizes["HEADS"] > 128 else 4
 
 
 def span_of(columns: int, blocks: int, block: int, device: torch.device) -> int:
@@ -197,34 +201,41 @@ def launch(
     if problem.q_scale is not None:
         weights = weights * problem.q_scale
     with backends.current(problem.q.device):
-        scan_kernels.scores_kernel[(blocks.count, -(-columns // span))](
-            problem.q,
-            weights.contiguous(),
-            problem.k,
-            problem.k_scale,
-            out,
-            out.stride(0),
-            blocks.table,
-            of.rows,
-            blocks.per,
-            blocks.parts,
-            problem.keys,
-            of.lo,
-            of.hi,
-            of.step,
-            span,
-            lists,
-            0 if lists is None else lists.stride(0),
-            columns,
-            of.table,
-            arrived,
-            SCALED=problem.k_scale is not None,
-            LISTED=lists is not None,
-            TABLED=of.table is not None,
-            BLOCKED=blocks.table is not None,
-            COUNTED=arrived is not None,
-            FIELDS=FIELDS,
-            **sizes,
+        run(
+            scan_kernels.scores_kernel,
+            (blocks.count, -(-columns // span)),
+            (
+                problem.q,
+                weights.contiguous(),
+                problem.k,
+                problem.k_scale,
+                out,
+                out.stride(0),
+                blocks.table,
+                of.rows,
+                blocks.per,
+                blocks.parts,
+                problem.keys,
+                of.lo,
+                of.hi,
+                of.step,
+                span,
+                lists,
+                0 if lists is None else lists.stride(0),
+                columns,
+                of.table,
+                arrived,
+            ),
+            {
+                **sizes,
+                "SCALED": problem.k_scale is not None,
+                "LISTED": lists is not None,
+                "BLOCKED": blocks.table is not None,
+                "TABLED": of.table is not None,
+                "COUNTED": arrived is not None,
+                "FIELDS": FIELDS,
+            },
+            warps_of(sizes),
         )
 
 
@@ -244,23 +255,19 @@ def proxies(problem: Problem, groups: Groups, kind: str) -> Problem:
         counts = groups.stop - groups.start
         table = torch.from_numpy(np.stack([groups.start, counts], 1).astype(np.int32)).to(device)
     with backends.current(device):
-        scan_kernels.proxy_kernel[(len(groups), -(-heads // PROXY_HEADS))](
-            problem.q,
-            problem.w.contiguous(),
-            problem.q_scale,
-            q,
-            w,
-            scale,
-            table,
-            len(problem),
-            per,
-            H=heads,
-            D=width,
-            HEADS=PROXY_HEADS,
-            DEPTH=power_of_two(width, 16),
-            SCALED=problem.q_scale is not None,
-            TABLE=table is not None,
-            num_warps=4,
+        run(
+            scan_kernels.proxy_kernel,
+            (len(groups), -(-heads // PROXY_HEADS)),
+            (problem.q, problem.w.contiguous(), problem.q_scale, q, w, scale, table, len(problem), per),
+            {
+                "H": heads,
+                "D": width,
+                "HEADS": PROXY_HEADS,
+                "DEPTH": power_of_two(width, 16),
+                "SCALED": problem.q_scale is not None,
+                "TABLE": table is not None,
+            },
+            PROXY_WARPS,
         )
     is_8_bit = problem.q.dtype == torch.float8_e4m3fn
     return replace(problem, q=q, w=w, q_scale=scale if is_8_bit else None, lo=lo, hi=hi)

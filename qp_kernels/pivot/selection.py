@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import backend as backends
+from ..machine import run
 from . import ranges as bounds
 from . import selection_kernels as kernels
 from .ranges import FIELDS, Ranges
@@ -102,9 +103,7 @@ def select(
             none = (None, None, None, None, 0)
             sizes = {"CAP": cap, "PLACES": PLACES, "TILES": TILES, "BLOCK": BLOCK, "GATHERED": False}
             warps = min(MOST_WARPS, max(1, cap // A_WARP))
-            kernels.choose_kernel[(rows,)](
-                *numbers, *results, *none, **sizes, **choice, num_warps=warps, maxnreg=REGISTERS
-            )
+            run(kernels.choose_kernel, (rows,), (*numbers, *results, *none), sizes | choice, warps, REGISTERS)
             return out
         tiles = -(-of.columns // TILE)
         held = torch.empty(rows, tiles, PLACES, dtype=torch.int64, device=device)
@@ -113,20 +112,17 @@ def select(
         tile = {"TILE": TILE, "PLACES": PLACES, "PADDED": scores.stride(0) % TILE == 0}
         sizes = {"CAP": line.cap, "TILES": TILES, "BLOCK": BLOCK}
         if arrived is not None:
-            kernels.select_kernel[(tiles * rows,)](
-                *numbers, *results, arrived, held, starts, counts, tiles,
-                RUNS=FEW_RUNS, RUN=FEW_RUN, **tile, **sizes, **choice, num_warps=line.warps,
-            )  # fmt: skip
+            places = (arrived, held, starts, counts, tiles)
+            sample = {"RUNS": FEW_RUNS, "RUN": FEW_RUN}
+            constants = sample | tile | sizes | choice
+            run(kernels.select_kernel, (tiles * rows,), (*numbers, *results, *places), constants, line.warps)
             return out
         thresholds = torch.empty(rows, dtype=torch.int32, device=device)
-        kernels.threshold_kernel[(rows,)](
-            *numbers, thresholds, RUNS=RUNS, RUN=RUN, CAP=line.cap, **fields, num_warps=SAMPLE_WARPS
-        )
-        kernels.gather_kernel[(tiles * rows,)](
-            *numbers[:-1], thresholds, held, counts, tiles, **tile, **fields, num_warps=TILE_WARPS
-        )
-        kernels.choose_kernel[(rows,)](
-            *numbers, *results, thresholds, held, starts, counts, tiles,
-            GATHERED=True, PLACES=PLACES, **sizes, **choice, num_warps=line.warps, maxnreg=REGISTERS,
-        )  # fmt: skip
+        sample = {"RUNS": RUNS, "RUN": RUN, "CAP": line.cap}
+        run(kernels.threshold_kernel, (rows,), (*numbers, thresholds), sample | fields, SAMPLE_WARPS)
+        places = (thresholds, held, counts, tiles)
+        run(kernels.gather_kernel, (tiles * rows,), (*numbers[:-1], *places), tile | fields, TILE_WARPS)
+        places = (thresholds, held, starts, counts, tiles)
+        constants = sizes | choice | {"GATHERED": True, "PLACES": PLACES}
+        run(kernels.choose_kernel, (rows,), (*numbers, *results, *places), constants, line.warps, REGISTERS)
     return out
