@@ -293,6 +293,7 @@ def reuse(problem: Problem, groups: Groups, kind: str) -> Tensor:
 
 def refine(problem: Problem, groups: Groups, kind: str, budget: int, window: int, phase: str) -> Tensor:
     """Every member takes its own topk of its proxy's candidates, in which the window always is: [T, topk] int32."""
+    window, budget = min(window, problem.keys), min(budget, 2 * problem.keys)  # more is every key
     starts = np.maximum(groups.lo, groups.hi - window)
     recent = groups.hi_last - starts
     if phase == "prefill":  # the window counts inside the budget, and the proxy ranks what is outside

@@ -52,22 +52,24 @@ def ranges(lo, hi, limit, device: torch.device, window=None, last=None, base=Non
     """
     hi = np.asarray(hi, dtype=np.int64)
     rows = len(hi)
-    lo, limit = (np.broadcast_to(np.asarray(values, dtype=np.int64), rows) for values in (lo, limit))
-    window, last = (np.zeros(rows, np.int64) if v is None else np.asarray(v, np.int64) for v in (window, last))
+    lo = np.broadcast_to(np.asarray(lo, dtype=np.int64), rows)
     bases = lo if base is None else np.full(rows, base, np.int64)
-    columns = int((hi - bases).max(initial=0))
+    columns = max(0, int((hi - bases).max(initial=0)))
+    limit = min(limit, columns) if isinstance(limit, int) else np.minimum(limit, columns)  # no row has more
+    limit = np.broadcast_to(np.asarray(limit, np.int64), rows)
     most = int(limit.max(initial=0))
     if rows == 0:
         return Ranges(0, 0, most, 0, 0, 0, 0, 0, None, lo, hi)
     step = int(hi[1] - hi[0]) if rows > 1 else 0
-    even = (bases == lo).all() and step >= 0 and _rises(hi, step) and _rises(lo, 0) and _rises(limit, 0)
-    even = even and (not window.any() or _rises(window, step)) and (not last.any() or _rises(last, step))
+    rising = [(hi, step), (lo, 0), (limit, 0), *((ends, step) for ends in (window, last) if ends is not None)]
+    even = (bases == lo).all() and step >= 0 and all(_rises(*pair) for pair in rising)
+    window, last = (np.zeros(rows, np.int64) if ends is None else ends for ends in (window, last))
     table = None
     if not even:
         fields = np.stack([bases, lo, hi, limit, window, last], axis=1).astype(np.int32)
         table = torch.from_numpy(fields).to(device)
     numbers = (int(values[0]) for values in (lo, hi))
-    return Ranges(rows, max(columns, 0), most, *numbers, step, int(window[0]), int(last[0]), table, lo, hi)
+    return Ranges(rows, columns, most, *numbers, step, int(window[0]), int(last[0]), table, lo, hi)
 
 
 def _rises(values: np.ndarray, step: int) -> bool:
