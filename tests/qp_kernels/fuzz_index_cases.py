@@ -41,7 +41,7 @@ class Limits:
     entries: int
 
 
-LIMITS = {"cuda": Limits(40_000, 512, 2_048, 1 << 22), "cpu": Limits(300, 9, 40, 1 << 11)}
+LIMITS = {"cuda": Limits(40_000, 512, 2_048, 1 << 22), "cpu": Limits(1_000, 9, 300, 1 << 11)}
 
 
 @dataclasses.dataclass

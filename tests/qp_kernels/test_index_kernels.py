@@ -57,7 +57,7 @@ def spread_out(scores, padding, poison):
 
 # Columns; and the limits of each.
 SIZES = (
-    {20: (1, 7, 20, 25), 96: (4, 40), 250: (1, 12, 33, 90, 260)}
+    {100: (7, 120), 700: (1, 160, 40, 100)}
     if INTERPRETED
     else {
         1: (1, 3),
@@ -78,17 +78,19 @@ def test_best_columns_of_scores(family, columns):
     # Rows in whole tiles of 4,096 are read without a mask.
     to_tile = -columns % 4096 + 4096
     limits = SIZES[columns]
-    for i, limit in enumerate(limits[columns % 2 :: 2] or limits if INTERPRETED else limits):
+    if INTERPRETED:
+        limits = limits[score_rows.FAMILIES.index(family) % len(limits) :][:1]
+    for i, limit in enumerate(limits):
         there = spread_out(scores, to_tile if i % 2 else 5, math.inf)
         assert topk_of_scores(there, limit).equal(sorted_best(scores, limit)), limit
 
 
 @pytest.mark.parametrize(
-    "family", score_rows.FAMILIES[: 3 if INTERPRETED else None], ids=lambda family: family.__name__
+    "family", score_rows.FAMILIES[: 2 if INTERPRETED else None], ids=lambda family: family.__name__
 )
 def test_best_columns_between_bounds(family):
     """Rows of all lengths in one call: empty ones, short ones, long ones; poison outside."""
-    columns, limit = (200, 9) if INTERPRETED else (40_000, 2_048)
+    columns, limit = (700, 60) if INTERPRETED else (40_000, 2_048)
     ends = [
         (0, columns),
         (7, 7),
@@ -104,12 +106,28 @@ def test_best_columns_between_bounds(family):
     want = sorted_best(scores, limit, lo, hi)
     place = torch.arange(columns)
     poisoned = scores.where((place >= lo[:, None]) & (place < hi[:, None]), math.inf)
-    for padding in (5, -columns % 4096 + 4096):
+    for padding in (5,) if INTERPRETED else (5, -columns % 4096 + 4096):
         assert topk_of_scores(spread_out(poisoned, padding, math.inf), limit, lo, hi).equal(want)
 
 
+@pytest.mark.parametrize("limit", [60] if INTERPRETED else [1, 1_000, 2_048, 4_096])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_sample_that_misleads(sign, limit):
+    """Only what the sample reads is high, or low: a threshold from it leaves too few, or too many."""
+    from qp_kernels.pivot import selection
+
+    columns, runs, run = (700 if INTERPRETED else 40_000), selection.RUNS, selection.RUN
+    part, share = torch.arange(runs)[:, None], columns // runs
+    jitter = ((part * 40503) & 0xFFFF) * (share - run + 1) >> 16
+    read = (part * share + jitter + torch.arange(run)).flatten()
+    scores = torch.randn(2, columns, generator=torch.Generator().manual_seed(limit))
+    scores[1] = scores[1].round()
+    scores[:, read] += 9 * sign
+    assert topk_of_scores(spread_out(scores, 5, math.inf), limit).equal(sorted_best(scores, limit))
+
+
 def test_a_row_does_not_depend_on_the_others():
-    columns, limit = (150, 20) if INTERPRETED else (20_011, 700)
+    columns, limit = (600, 20) if INTERPRETED else (20_011, 700)
     scores = torch.randn(3, columns, generator=torch.Generator().manual_seed(0)).to(places.here.device)
     together = topk_of_scores(scores, limit)
     for r in range(3):
@@ -165,14 +183,19 @@ SELECTS = {
     "misa": (misa_topk, {"heads": 2, "block": 16}),
     "rerank": (misa_topk, {"heads": 1, "block": 16, "rerank": 40}),
 }
-every_select = pytest.mark.parametrize("select, options", SELECTS.values(), ids=SELECTS)
+# The interpreter takes one of each kind.
+NAMES = ["dense", "reuse", "refine", "hisa"] if INTERPRETED else list(SELECTS)
+every_select = pytest.mark.parametrize("select, options", [SELECTS[name] for name in NAMES], ids=NAMES)
 the_groups = pytest.mark.parametrize("select, options", list(SELECTS.values())[:4], ids=list(SELECTS)[:4])
 
 
-@pytest.mark.parametrize("index", range(3 if INTERPRETED else 40))
+SMALL = fuzz_index_cases.Limits(400, 5, 100, 512) if INTERPRETED else None
+
+
+@pytest.mark.parametrize("index", range(2 if INTERPRETED else 40))
 def test_random_integers_against_the_reference(index, place):
     """Each of another lot of the fuzzer."""
-    case = fuzz_index_cases.draw_case(2, fuzz_index_cases.LIKE * index + index % 7, place.device)
+    case = fuzz_index_cases.draw_case(2, fuzz_index_cases.LIKE * index + index % 7, place.device, SMALL)
     assert not fuzz_index_cases.check(case, "triton"), case
 
 
@@ -197,11 +220,12 @@ def test_packed_equals_per_sequence(select, options):
 
 @every_select
 def test_chunks_of_rows_equal_one_shot(select, options):
-    q, k, w = integers(size(9, 67), size(80, 9_000), 3, 8)
+    q, k, w = integers(size(6, 67), size(60, 9_000), 3, 8)
     topk = size(6, 100)
     want = select(q, k, w, topk, **options)
     assert select(q, k, w, topk, max_bytes=1, **options).equal(want)
-    assert select(q, k, w, topk, max_bytes=size(700, 1_000_000), **options).equal(want)
+    if not INTERPRETED:
+        assert select(q, k, w, topk, max_bytes=1_000_000, **options).equal(want)
 
 
 @pytest.mark.parametrize("mode", ["refine", "reuse"])
@@ -216,8 +240,8 @@ def test_a_group_of_one_is_the_dense_path_bit_for_bit(mode):
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_groups_whose_prefix_fits_the_budget_are_dense(phase):
-    q, k, w = integers(size(7, 203), size(60, 1_000), 3, 8)
-    for budget in (len(k), len(k) + 1, 4 * len(k)):
+    q, k, w = integers(size(6, 203), size(40, 1_000), 3, 8)
+    for budget in (len(k), 4 * len(k)):
         found = pivot_topk(q, k, w, size(5, 64), guard=False, budget=budget, phase=phase)
         assert found.equal(dense_topk(q, k, w, size(5, 64)))
 
@@ -254,7 +278,7 @@ def test_rows_without_keys(select, options):
     assert select(q[:0], k, w[:0], 4, **options).shape == (0, 4)
 
 
-@every_select
+@pytest.mark.parametrize("select, options", list(SELECTS.values())[: 1 if INTERPRETED else None])
 def test_strides_do_not_show(select, options):
     q, k, w = integers(6, size(50, 9_000), 4, 6)
     views = q.transpose(0, 2).contiguous().transpose(0, 2), k.t().contiguous().t(), w.t().contiguous().t()
@@ -285,19 +309,18 @@ def test_scales_from_the_smallest_to_the_largest():
     scale = torch.exp2(powers[torch.randint(0, 8, (len(k),), generator=torch.Generator().manual_seed(1))])
     assert (scale > 0).all()
     for select, options in (SELECTS["dense"], SELECTS["refine"]):
-        for tensors in ((q, k, w), (q, k, -w), (q, k, w * 0)):
-            for some in (scale, scale.clamp(max=2.0**-126)):
-                want = reference(select, *tensors, 20, k_scale=some, **options)
-                assert select(*tensors, 20, k_scale=some, **options).equal(want)
+        for tensors, some in (((q, k, w), scale), ((q, k, w), scale.clamp(max=2.0**-126)), ((q, k, -w), scale)):
+            want = reference(select, *tensors, 20, k_scale=some, **options)
+            assert select(*tensors, 20, k_scale=some, **options).equal(want)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0])
+@pytest.mark.parametrize("value", [math.nan, math.inf] if INTERPRETED else [math.nan, math.inf, -math.inf, 0.0, -1.0])
 def test_weights_and_queries_of_any_value(value):
     q, k, w = integers(6, size(50, 9_000), 3, 8)
     heavy, hot = w.clone(), q.clone()
     heavy[1], heavy[4, 0], hot[2, 1], hot[5, :, 3] = value, value, value, value
     for tensors in ((q, k, heavy), (hot, k, w)):
-        for select, options in (SELECTS["dense"], SELECTS["refine"], SELECTS["rerank"]):
+        for select, options in (SELECTS["dense"], SELECTS["refine"]):
             assert select(*tensors, 8, **options).equal(reference(select, *tensors, 8, **options))
 
 
@@ -335,15 +358,14 @@ def test_floats_are_selected_within_the_contract(heads, width, dtype):
         assert (scores[t, :end] <= cut + eps)[~is_chosen].all()
 
 
+@pytest.mark.big
 @every_select
 def test_two_runs_are_bit_identical(select, options):
     generator = torch.Generator().manual_seed(0)
-    rows, keys, heads, width = size((5, 70, 3, 8), (203, 20_011, 12, 64))
-    tensors = (
-        torch.randn(shape, generator=generator) for shape in ((rows, heads, width), (keys, width), (rows, heads))
-    )
-    q, k, w = (values.to(DTYPES[len(DTYPES) // 2]) for values in tensors)
-    assert select(q, k, w, 9, **options).equal(select(q, k, w, 9, **options))
+    q, k, w = (torch.randn(shape, generator=generator) for shape in ((203, 12, 64), (20_011, 64), (203, 12)))
+    for dtype in DTYPES:
+        tensors = q.to(dtype), k.to(dtype), w, 100
+        assert select(*tensors, **options).equal(select(*tensors, **options))
 
 
 def on_gpu(rows, keys, heads=64, width=128, dtype=torch.bfloat16):
