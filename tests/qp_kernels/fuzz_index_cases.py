@@ -247,15 +247,17 @@ class Problem:
         return {name: torch.exp2(self.integers(-1, 1, *shapes[name])) for name in names}
 
 
-def check(case: Case, backend: str) -> list[Fault]:
-    """Make the problem, make its calls with a back-end and with torch, and compare."""
+def check(case: Case, backend: str, device: str = "") -> list[Fault]:
+    """Make the problem, make its calls with a back-end (on a device) and with torch, and compare."""
     problem = Problem(case)
     faults = []
     for call, settings in case.settings.items():
-        function, want = CALLED[call], CALLED[call]
         options = {**problem.bounds, **problem.scales, "max_bytes": case.max_bytes, **settings}
         tensors = problem.q, problem.k, problem.w, case.topk
-        got = function(*tensors, **options, backend=backend)
+        got = CALLED[call](
+            *(to(x, device) for x in tensors), **{n: to(x, device) for n, x in options.items()}, backend=backend
+        )
+        got = to(got, device and case.device)
         want = REFERENCE[call](*tensors, **{**options, "max_bytes": 1 << 30}, backend="torch")
         if got.shape != want.shape or got.dtype != want.dtype:
             faults.append(Fault(case, call, 0, case.rows, [*got.shape], [*want.shape]))
@@ -264,6 +266,11 @@ def check(case: Case, backend: str) -> list[Fault]:
             row = int(rows[0])
             faults.append(Fault(case, call, row, len(rows), got[row].tolist(), want[row].tolist()))
     return faults
+
+
+def to(value: Any, device: str) -> Any:
+    """A tensor on a device, if one is named."""
+    return value.to(device) if device and isinstance(value, torch.Tensor) else value
 
 
 REFERENCE = {

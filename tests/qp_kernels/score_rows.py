@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 
@@ -80,3 +81,16 @@ FAMILIES = (
     gaussian, few_integers, relu_zeros, all_equal, wild, mostly_nan, all_infinite, rising, falling, last_bits,
     subnormal, signed_zeros, clustered, repeats_the_sample, long_tail,
 )  # fmt: skip
+
+
+def sorted_best(scores, limit, lo=None, hi=None):
+    """The best columns of each row within [lo, hi), by stable sorts in numpy: [R, limit] int32, ascending, then -1."""
+    rows, columns = scores.shape
+    found = np.full((rows, limit), -1, np.int32)
+    for r, values in enumerate(scores.numpy()):
+        first, last = (0 if lo is None else int(lo[r])), (columns if hi is None else int(hi[r]))
+        place = np.arange(max(first, 0), max(0, min(last, columns)))
+        place = place[~np.isnan(values[place])]
+        best = np.sort(place[np.argsort(-values[place], kind="stable")[:limit]])
+        found[r, : len(best)] = best
+    return torch.from_numpy(found)

@@ -7,12 +7,12 @@ import functools
 import math
 
 import fuzz_index_cases
-import numpy as np
 import places
 import pytest
 import score_rows
 import torch
 from places import INTERPRETED, dense_topk, hisa_topk, misa_topk, pivot_topk
+from score_rows import sorted_best
 from small_selection import shrink
 
 from qp_kernels import pivot
@@ -32,19 +32,6 @@ def topk_of_scores(scores, limit, lo=None, hi=None):
     from qp_kernels.pivot import selection
 
     return selection.topk_of_scores(scores, limit, lo, hi).cpu()
-
-
-def sorted_best(scores, limit, lo=None, hi=None):
-    """The same by stable sorts in numpy."""
-    rows, columns = scores.shape
-    found = np.full((rows, limit), -1, np.int32)
-    for r, values in enumerate(scores.numpy()):
-        first, last = (0 if lo is None else int(lo[r])), (columns if hi is None else int(hi[r]))
-        place = np.arange(max(first, 0), max(0, min(last, columns)))
-        place = place[~np.isnan(values[place])]
-        best = np.sort(place[np.argsort(-values[place], kind="stable")[:limit]])
-        found[r, : len(best)] = best
-    return torch.from_numpy(found)
 
 
 def spread_out(scores, padding, poison):
@@ -421,10 +408,9 @@ def test_in_a_cuda_graph(call, dtype):
 
 @pytest.mark.big
 @pytest.mark.parametrize("call", DEFAULT, ids=lambda call: f"{call.func.__name__}-{call.keywords}")
-@pytest.mark.parametrize("rows, keys", [(1_024, 262_144), (4_096, 262_144), (16_384, 16_384), (8_192, 9_000)])
+@pytest.mark.parametrize("rows, keys", [(1_024, 262_144), (4_096, 262_144)])
 def test_memory_is_bounded(call, rows, keys):
     tensors = on_gpu(rows, keys)
-    call(*(values[:4] for values in tensors[:1]), tensors[1], tensors[2][:4])
     for max_bytes in (512 * MIB, 64 * MIB):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
