@@ -233,6 +233,25 @@ def test_groups_whose_prefix_fits_the_budget_are_dense(phase):
         assert found.equal(dense_topk(q, k, w, size(5, 64)))
 
 
+BEYOND = [
+    {"phase": "decode", "window": 50, "budget": 4},  # than every prefix: all windows start at lo
+    {"phase": "decode", "window": 2**64, "budget": 4},
+    {"phase": "decode", "budget": 2**31},
+    {"budget": 2**40},
+    {"budget": 2**64, "max_bytes": 2**64},
+]
+
+
+@pytest.mark.parametrize("options", BEYOND, ids=str)
+def test_windows_and_budgets_beyond_every_key(options):
+    q, k, w = integers(7, 30, 2, 4)
+    # Groups of 4 and 3 rows, and of 4 alone.
+    for rows in (7,) if INTERPRETED and "window" not in options else (7, 4, 8):
+        tensors = q[:rows] if rows < 8 else torch.cat([q, q[:1]]), k, w[:rows] if rows < 8 else torch.cat([w, w[:1]])
+        found = pivot_topk(*tensors, 3, guard=False, **options)
+        assert found.equal(reference(pivot_topk, *tensors, 3, guard=False, **options))
+
+
 def test_all_blocks_and_all_heads_are_dense():
     for dtype in DTYPES:
         q, k, w = integers(size(4, 100), size(40, 3_000), 3, 8, dtype=dtype)
@@ -409,7 +428,7 @@ def test_in_a_cuda_graph(call, dtype):
 
 @pytest.mark.big
 @pytest.mark.parametrize("call", DEFAULT, ids=lambda call: f"{call.func.__name__}-{call.keywords}")
-@pytest.mark.parametrize("rows, keys", [(1_024, 262_144), (4_096, 262_144)])
+@pytest.mark.parametrize("rows, keys", [(1_024, 262_144), (4_096, 262_144), (16_384, 16_384), (8_192, 9_000)])
 def test_memory_is_bounded(call, rows, keys):
     tensors = on_gpu(rows, keys)
     for max_bytes in (512 * MIB, 64 * MIB):
