@@ -5,6 +5,7 @@
 #   make lab MODEL=<id or folder>    another causal language model
 #   make lab ARGS="--port 9999"      further arguments go to JupyterLab (for `make test`: to pytest)
 #   make test-gpu                    the tests that need a CUDA device; make fuzz-gpu: two million random rows on it
+#   make fuzz-gpu ARGS="--what index"  the same of index selection
 #   make bench                       times of the kernels on this machine's GPU, beside other libraries
 #   make bench ARGS="--what index"   index selection alone; --what qrita: top-k / top-p alone
 #   make bench ARGS="qrita_gpu"      the latter with rows of the default model, or another script of benchmarks/

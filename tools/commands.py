@@ -19,7 +19,8 @@ DEFAULT_MODEL = "gemma-3-270m"
 NO_MODEL = "none"
 KERNEL_TESTS = "tests/qp_kernels"
 START = "notebooks/00_tokens_and_cuts.ipynb"
-FUZZER, SANITIZED = "tests/qp_kernels/fuzz.py", "tests/qp_kernels/sanitize.py"
+FUZZERS = {"qrita": "tests/qp_kernels/fuzz.py", "index": "tests/qp_kernels/fuzz_index.py"}
+SANITIZED = "tests/qp_kernels/sanitize.py"
 TERMS = "The default model is Gemma 3 270M; by using it you accept the Gemma Terms of Use: ai.google.dev/gemma/terms"
 
 
@@ -60,13 +61,9 @@ def parser():
     add("lab", lab, "open the start lesson in JupyterLab; other arguments go to it", True, True, True)
     add("test", test, "all checks and tests; other arguments go to pytest", True, passes_on=True)
     add("test-gpu", test_gpu, "the tests that need a CUDA device; other arguments go to pytest", True, passes_on=True)
-    add(
-        "fuzz-gpu",
-        fuzz_gpu,
-        "random rows against the oracle on a CUDA device; other arguments go to it",
-        True,
-        passes_on=True,
-    )
+    text = "random rows against the oracle on a CUDA device; other arguments go to it"
+    fuzz = add("fuzz-gpu", fuzz_gpu, text, True, passes_on=True)
+    fuzz.add_argument("--what", choices=list(FUZZERS), default="qrita", help="top-k / top-p (default), index selection")
     add(
         "sanitize-gpu",
         sanitize_gpu,
@@ -203,9 +200,9 @@ def test_gpu(options):
 
 
 def fuzz_gpu(options):
-    """At least two million rows unless the arguments say otherwise (tests/qp_kernels/fuzz.py --help)."""
+    """At least two million rows, or one million of index selection, unless the arguments say otherwise."""
     venv = with_card(options, ["dev"])
-    command = [venv.python, ROOT / FUZZER, "--device", "cuda", "--backend", "triton", *options.extra]
+    command = [venv.python, ROOT / FUZZERS[options.what], "--device", "cuda", "--backend", "triton", *options.extra]
     return subprocess.call(list(map(str, command)), cwd=ROOT, env=environ())
 
 

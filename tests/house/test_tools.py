@@ -169,6 +169,13 @@ def test_fuzz_gpu_passes_arguments_on_and_what_they_say_counts(on_a_card, root):
     assert command[2:] == ["--device", "cuda", "--backend", "triton", "--rows", "5", "--backend", "torch"]
 
 
+def test_fuzz_gpu_of_index_selection(on_a_card, root):
+    assert commands.main(["fuzz-gpu", "--what", "index", "--rows", "5"]) == 1
+    (command,) = on_a_card
+    assert command[1] == str(root / "tests" / "qp_kernels" / "fuzz_index.py") and (root / command[1]).exists()
+    assert command[2:] == ["--device", "cuda", "--backend", "triton", "--rows", "5"]
+
+
 def test_sanitize_gpu_runs_both_tools_whatever_the_first_says(on_a_card, root, capsys):
     assert commands.main(["sanitize-gpu"]) == 1
     assert [command[2] for command in on_a_card] == ["memcheck", "racecheck"]

@@ -3,7 +3,7 @@
 A test module says `pytestmark = pytest.mark.usefixtures("place")` and takes the public functions from here: they work
 on CPU tensors as the package's own do, and carry the whole memory of every tensor to the place and back, so that
 strides, views and work in place mean the same there. Marks: `big` leaves Triton's interpreter out, `plain` runs with
-torch on a CPU alone, `kernels` with Triton alone.
+torch on a CPU alone, `kernels` with Triton alone (with `big` as well: on a GPU).
 
 With TRITON_INTERPRET=1, which Triton reads when it is imported, only what is marked `interpreted` runs, else everything
 but that: `make test` does both in turn.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from qp_kernels import attention, qrita
+from qp_kernels import attention, pivot, qrita
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -42,7 +42,7 @@ here = TORCH
 def places(marks):
     """The parameters of the fixture `place` for a test with these marks."""
     if "kernels" in marks:
-        return PLACES[2:]
+        return PLACES[2:3] if "big" in marks else PLACES[2:]
     return PLACES[:1] if "plain" in marks else PLACES[:3] if "big" in marks else PLACES
 
 
@@ -94,6 +94,10 @@ select = at_place(qrita.select)
 sample = at_place(qrita.sample)
 truncation = at_place(qrita.truncation)
 sparse_attention = at_place(attention.sparse_attention)
+dense_topk = at_place(pivot.dense_topk)
+pivot_topk = at_place(pivot.pivot_topk)
+hisa_topk = at_place(pivot.hisa_topk)
+misa_topk = at_place(pivot.misa_topk)
 
 
 def QritaProcessor(*arguments, **options):  # noqa: N802

@@ -216,6 +216,7 @@ def test_the_script_for_the_sanitizer_runs():
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("20 batches through the four functions: no difference\n")
+    assert "14 calls of index selection and sparse attention\n" in done.stdout
 
 
 def test_a_time_limit_ends_the_run(capsys):

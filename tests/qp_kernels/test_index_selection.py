@@ -7,6 +7,7 @@ from pathlib import Path
 import oracle_index
 import pytest
 import torch
+from places import INTERPRETED
 
 from qp_kernels import pivot
 from qp_kernels.pivot import api, checks, groups, reference, rivals
@@ -20,7 +21,7 @@ def tensors(q, k, w, dtype=torch.float32, device="cpu"):
     return torch.tensor(q, **to).to(dtype), torch.tensor(k, **to).to(dtype), torch.tensor(w, **to)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES[:1] if INTERPRETED else DTYPES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_worked_cases(case, dtype, place):
     q, k, w = tensors(case["q"], case["k"], case["w"], dtype, place.device)
@@ -47,7 +48,7 @@ def drawn(seed):
     return rng, rows, k, w, lo, hi
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(1 if INTERPRETED else 16))
 def test_random_integers_against_the_definitions(seed, place):
     compare_with_loops(seed, place)
 
