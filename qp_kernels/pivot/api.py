@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import checks
-from .checks import Problem
+from .checks import Problem, on_device, together
 from .groups import PROXIES, cut
 from .reference import in_float32
 
@@ -149,11 +149,8 @@ def assembled(problem: Problem, parts: list[tuple[np.ndarray, Callable[[Problem]
         return parts[0][1](problem)
     result = torch.empty(len(problem), problem.topk, dtype=torch.int32, device=problem.q.device)
     for mask, select in parts:
-        rows = np.flatnonzero(mask)
-        is_slice = len(rows) == rows[-1] + 1 - rows[0]
-        chosen = slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else torch.from_numpy(rows)
-        selected = select(problem.rows(chosen))
-        result[chosen if is_slice else chosen.to(result.device)] = selected
+        rows = together(torch.from_numpy(np.flatnonzero(mask)))
+        result[on_device(rows, result)] = select(problem.rows(rows))
     return result
 
 

@@ -45,10 +45,21 @@ class Problem:
 
     def rows(self, chosen: slice | Tensor) -> Problem:
         """The same keys for some of the rows: a slice, or their numbers on the host."""
-        there = chosen.to(self.q.device) if isinstance(chosen, Tensor) else chosen
+        there = on_device(chosen, self.q)
         scale = None if self.q_scale is None else self.q_scale[there]
         fields = {"q": take(self.q, there), "w": self.w[there], "q_scale": scale}
         return replace(self, **fields, lo=self.lo[chosen], hi=self.hi[chosen])
+
+
+def together(rows: Tensor) -> slice | Tensor:
+    """Ascending row numbers as a slice where they follow each other: then nothing is copied."""
+    is_slice = len(rows) > 0 and int(rows[-1]) + 1 - int(rows[0]) == len(rows)
+    return slice(int(rows[0]), int(rows[-1]) + 1) if is_slice else rows
+
+
+def on_device(rows: slice | Tensor, where: Tensor) -> slice | Tensor:
+    """Rows as an index of a tensor on another device."""
+    return rows.to(where.device) if isinstance(rows, Tensor) else rows
 
 
 def take(values: Tensor, index) -> Tensor:

@@ -115,7 +115,7 @@ def rescored(problem: Problem, lists: Tensor, starts: np.ndarray, stops: np.ndar
     all rows of a list.
     """
     rows, width = len(problem), lists.shape[1]
-    step = max(1, int(problem.max_bytes // (selection.BYTES_A_SCORE * padded(width))))
+    step = min(rows, max(1, int(problem.max_bytes // (selection.BYTES_A_SCORE * padded(width)))))
     found = []
     first = 0
     while first < len(starts):

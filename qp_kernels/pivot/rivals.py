@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import checks
 from .api import MAX_BYTES, engine_of
-from .checks import Problem, take
+from .checks import Problem, on_device, take, together
 from .reference import dequantised, in_float32, rounded
 
 # Of the router's products with blocks, at once.
@@ -58,11 +58,11 @@ def hisa_topk(
         sums, scale = block_sums(problem, start, block)
         # A row's list of positions, and its blocks among all, exist at once.
         step = max(1, problem.max_bytes // (BYTES_A_KEY * (blocks * block + len(sums))))
-        for chosen in rows.split(step):
+        for chosen in map(together, rows.split(step)):
             part = problem.rows(chosen)
             inside = chosen_blocks(part, start, sums, scale, block, blocks)
             lists = keys_of(inside, start, block, problem.keys)
-            result[chosen.to(q.device)] = engine_of(problem).rescored_each(part, lists)
+            result[on_device(chosen, q)] = engine_of(problem).rescored_each(part, lists)
     return result
 
 
@@ -159,10 +159,10 @@ def routed(problem: Problem, heads: int, block: int) -> Problem:
     """The problem with each row's `heads` most active heads, in ascending order."""
     active = torch.empty(len(problem), heads, dtype=torch.int64, device=problem.q.device)
     for start, rows in by_start(problem):
-        there = rows.to(problem.q.device)
+        rows = together(rows)
         energies = energy(problem.rows(rows), start, block)
         order = energies.sort(dim=1, descending=True, stable=True).indices[:, :heads]
-        active[there] = order.sort(dim=1).values
+        active[on_device(rows, active)] = order.sort(dim=1).values
     row = torch.arange(len(problem), device=problem.q.device)[:, None]
     scale = None if problem.q_scale is None else problem.q_scale[row, active]
     return replace(problem, q=take(problem.q, (row, active)), w=problem.w[row, active], q_scale=scale)

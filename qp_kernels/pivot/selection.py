@@ -32,7 +32,7 @@ REGISTERS = 64
 A_WARP, MOST_WARPS = 512, 16
 # A sample are runs of neighbours: how many, of how many, read by how many warps. Of few rows it is smaller.
 RUNS, RUN, SAMPLE_WARPS = 1_024, 8, 8
-FEW_RUNS, FEW_RUN = 512, 4
+FEW_RUNS, FEW_RUN = 1_024, 4
 # Scores of a tile, the warps that gather them, and how many can be held: more are searched for in the row.
 TILE, TILE_WARPS, PLACES = 4_096, 4, 2_048
 # Tiles whose numbers are summed at once; gathered scores that are searched at once where they do not fit registers.
