@@ -42,7 +42,7 @@ def dense_topk(
         topk: Keys selected, >= 1.
         q_scale: [T, H], k_scale: [N]: positive; None is 1.
         lo, hi: [T] integers: row t may select lo[t] <= s < hi[t], clamped into [0, N]. By default the T <= N queries
-            are the last positions of the keys.
+            are the last positions of the keys. From a CUDA device they are copied to the host, which waits for them.
         backend: "auto" is Triton on CUDA tensors and torch elsewhere; "triton" or "torch".
         max_bytes: About how much memory scores may take at once.
     Returns:

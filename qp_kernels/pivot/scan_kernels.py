@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from ..qrita.parts import INTERPRETED
-from .selection_kernels import number_of
+from .selection_parts import number_of
 
 
 @triton.jit

@@ -1,0 +1,211 @@
+"""What the selection kernels are made of: device functions on a row of scores, or on what was gathered of it.
+
+Scores are compared as int32 keys with their order; -0.0 equals 0.0. NaN has a key of its own, and is never selected.
+"""
+
+import triton
+import triton.language as tl
+
+from ..qrita.parts import BEYOND, INTERPRETED, keys_of, pack, value_of
+from ..qrita.searches import quarter
+
+# The key of what is none: below the key of -inf.
+NONE = tl.constexpr(-(2**31))
+# Key of -inf.
+LEAST = tl.constexpr(-(2**31) + 0x7FFFFF)
+# The threshold of a row that is not gathered, because it is short.
+WHOLE = tl.constexpr(-(2**31) + 1)
+
+
+@triton.jit
+def bounds_of(row, table, lo, hi, step, FIELDS: tl.constexpr, TABLE: tl.constexpr):
+    """A row's base (the position of column 0) and its columns [begin, end)."""
+    base, first, last = lo, lo, hi + step * row
+    if TABLE:
+        table += FIELDS * row
+        base, first, last = tl.load(table), tl.load(table + 1), tl.load(table + 2)
+    return base, first - base, tl.maximum(last, first) - base
+
+
+@triton.jit
+def number_of(row, table, number, step, FIELD: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr):
+    """Another number of a row: a field of the table, or `number` that rises by `step` a row."""
+    value = number + step * row
+    if TABLE:
+        value = tl.load(table + FIELDS * row + FIELD)
+    return value
+
+
+@triton.jit
+def ordered(values):
+    """Keys of scores; NONE for NaN."""
+    return tl.where(values == values, keys_of(values), NONE)
+
+
+@triton.jit
+def merge_extremes(least, largest, n, least_2, largest_2, n_2):
+    return tl.minimum(least, least_2), tl.maximum(largest, largest_2), n + n_2
+
+
+@triton.jit
+def extremes(keys):
+    """The least and the largest key that is not NONE, and how many such there are."""
+    there = keys != NONE
+    least, n = tl.where(there, keys, BEYOND), there.to(tl.int32)
+    if INTERPRETED:
+        return tl.min(least, axis=0), tl.max(keys, axis=0), tl.sum(n, axis=0)
+    else:
+        return tl.reduce((least, keys, n), 0, merge_extremes)
+
+
+@triton.jit
+def merge_three(a, b, c, a_2, b_2, c_2):
+    return a + a_2, b + b_2, c + c_2
+
+
+@triton.jit
+def count_three(keys, q1, q2, q3):
+    """How many keys reach each of three pivots."""
+    a, b, c = (keys >= q1).to(tl.int32), (keys >= q2).to(tl.int32), (keys >= q3).to(tl.int32)
+    if INTERPRETED:
+        return tl.sum(a, axis=0), tl.sum(b, axis=0), tl.sum(c, axis=0)
+    else:
+        return tl.reduce((a, b, c), 0, merge_three)
+
+
+@triton.jit
+def cut_of(keys, limit, slack):
+    """(q, n, ties): n keys reach q, and what is above q with the first `ties` of what equals it are the first `limit`.
+
+    With slack, q may be lower: the search ends where n <= limit + slack. Fewer keys than `limit` are all kept.
+    """
+    q, largest, n = extremes(keys)
+    ties = limit
+    above, n_above = largest + 1, 0
+    while (n > limit + slack) & (q < above - 1):
+        q1, q2, q3 = quarter(q, above, 1), quarter(q, above, 2), quarter(q, above, 3)
+        n1, n2, n3 = count_three(keys, q1, q2, q3)
+        n_above = tl.where(n1 < limit, n1, tl.where(n2 < limit, n2, tl.where(n3 < limit, n3, n_above)))
+        above = tl.where(n1 < limit, q1, tl.where(n2 < limit, q2, tl.where(n3 < limit, q3, above)))
+        q = tl.where(n3 >= limit, q3, tl.where(n2 >= limit, q2, tl.where(n1 >= limit, q1, q)))
+        n = tl.where(n3 >= limit, n3, tl.where(n2 >= limit, n2, tl.where(n1 >= limit, n1, n)))
+    ties = tl.where(n > limit, limit - n_above, limit)
+    return q, n, ties
+
+
+@triton.jit
+def threshold_of(scores, begin, end, limit, RUNS: tl.constexpr, RUN: tl.constexpr, CAP: tl.constexpr):
+    """A key that some more than `limit` of the scores [begin, end) of a row reach, as a sample tells; WHOLE for few.
+
+    The sample are RUNS runs of RUN neighbours, one at a place of its own in each of RUNS equal parts of the row.
+    """
+    length = end - begin
+    key = length * 0 + WHOLE
+    if length > CAP:
+        i = tl.arange(0, RUNS * RUN)
+        part = i // RUN
+        size = length // RUNS
+        jitter = ((part * 40503) & 0xFFFF) * tl.maximum(size - RUN + 1, 1) >> 16
+        keys = ordered(tl.load(scores + tl.minimum(begin + part * size + jitter + i % RUN, end - 1)))
+        expected = limit.to(tl.float32) * (RUNS * RUN) / length.to(tl.float32)
+        wanted = (expected + 4.0 * tl.sqrt(expected) + 3.0).to(tl.int32)
+        q, n, _ = cut_of(keys, wanted, wanted // 16)
+        # Where many scores equal q, it is likely the cut: only what is above is gathered (`choose_tied`).
+        key = tl.where(n < wanted, LEAST, tl.where(n > 2 * wanted, q + 1, q))
+    return key
+
+
+@triton.jit
+def hold(held, place, values, columns, least):
+    """Store the scores that reach `least`, packed with their columns, at their places.
+
+    As tl.store does, which would first move everything through shared memory: it wants a layout of its own.
+    """
+    if INTERPRETED:
+        tl.store(held + place, pack(values, columns), mask=values >= least)
+    else:
+        tl.inline_asm_elementwise(
+            """{
+            .reg .pred reaches;
+            .reg .b64 address;
+            setp.ge.f32 reaches, $3, $5;
+            mad.wide.s32 address, $2, 8, $1;
+            @reaches st.global.v2.b32 [address], {$4, $3};
+            mov.b32 $0, $2;
+            }""",
+            "=r,l,r,f,r,f",
+            [held.to(tl.int64) + tl.zeros_like(place), place, values, columns, least + tl.zeros_like(values)],
+            tl.int32,
+            False,
+            1,
+        )
+
+
+@triton.jit
+def gather(
+    scores, begin, end, key, held, tile, TILE: tl.constexpr, PLACES: tl.constexpr, PADDED: tl.constexpr
+):  # fmt: skip
+    """Write the scores of a tile that reach the key, with their columns, in order; how many reach it.
+
+    Nothing is written where they are more than PLACES. PADDED: Rows are aligned, so that whole tiles need no mask, and
+    are read 16 bytes at once.
+    """
+    first = tile * TILE
+    if PADDED:
+        if (first >= begin) & (first + TILE <= end):
+            total = gather_tile(scores, begin, end, key, held, first, TILE, PLACES, False)
+        else:
+            total = gather_tile(scores, begin, end, key, held, first, TILE, PLACES, True)
+    else:
+        total = gather_tile(scores, begin, end, key, held, first, TILE, PLACES, True)
+    return total
+
+
+@triton.jit
+def gather_tile(
+    scores, begin, end, key, held, first, TILE: tl.constexpr, PLACES: tl.constexpr, MASKED: tl.constexpr
+):  # fmt: skip
+    """The same of a tile with or without columns that do not count."""
+    line, lane = tl.arange(0, TILE // 32), tl.arange(0, 32)
+    column = first + line[:, None] * 32 + lane[None, :]
+    if MASKED:
+        values = tl.load(scores + column, mask=(column >= begin) & (column < end), other=float("nan"))
+    else:
+        values = tl.load(scores + column)
+    least = value_of(key)
+    keep = (values >= least).to(tl.int32)
+    # Ranks within lines of 32, and of the lines: a scan of all scores would take longer than the read.
+    rank = tl.cumsum(keep, axis=1)
+    n = tl.sum(keep, axis=1)
+    total = tl.sum(n, axis=0)
+    if total <= PLACES:
+        hold(held, (tl.cumsum(n, axis=0) - n - 1)[:, None] + rank, values, column, least)
+    return total
+
+
+@triton.jit
+def locate(starts, i, tiles, PLACES: tl.constexpr):
+    """Where the i-th gathered score of a row lies: starts [tiles + 1] are the numbers gathered before each tile."""
+    tile, size = tl.zeros_like(i), 1
+    while size < tiles:
+        size *= 2
+    while size > 1:
+        size = size // 2
+        middle = tile + size
+        is_there = (middle < tiles) & (tl.load(starts + tl.minimum(middle, tiles)) <= i)
+        tile = tl.where(is_there, middle, tile)
+    return tile * PLACES + i - tl.load(starts + tile)
+
+
+@triton.jit
+def keys_at(scores, held, starts, tiles, start, end, HELD: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
+    """Keys and columns from `start` on: of the row, or (HELD) of what was gathered; NONE from `end` on."""
+    column = start + tl.arange(0, BLOCK)
+    there = column < end
+    if HELD:
+        packed = tl.load(held + locate(starts, tl.minimum(column, end - 1), tiles, PLACES), mask=there, other=0)
+        column = packed.to(tl.int32)
+        keys = tl.where(there, ordered((packed >> 32).to(tl.int32).to(tl.float32, bitcast=True)), NONE)
+    else:
+        keys = ordered(tl.load(scores + column, mask=there, other=float("nan")))
+    return keys, column
