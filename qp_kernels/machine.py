@@ -28,6 +28,11 @@ def power_of_two(number: int, least: int = 1) -> int:
     return max(least, 1 << (number - 1).bit_length())
 
 
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """A host tensor on a device; the host does not wait for what the stream has to do before."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+
+
 def run(
     kernel, grid: tuple[int, ...], arguments: tuple, constants: dict, warps: int, registers: int | None = None
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import backend as backends
+from ..machine import upload
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
 LARGEST_D = 256
@@ -59,7 +60,7 @@ def together(rows: Tensor) -> slice | Tensor:
 
 def on_device(rows: slice | Tensor, where: Tensor) -> slice | Tensor:
     """Rows as an index of a tensor on another device."""
-    return rows.to(where.device) if isinstance(rows, Tensor) else rows
+    return upload(rows, where.device) if isinstance(rows, Tensor) else rows
 
 
 def take(values: Tensor, index) -> Tensor:

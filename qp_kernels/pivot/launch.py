@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import backend as backends
-from ..machine import limits, power_of_two, run
+from ..machine import limits, power_of_two, run, upload
 from . import checks, scan_kernels, selection
 from . import ranges as bounds
 from .checks import Problem
@@ -31,6 +31,8 @@ FP32_HEADS, FP32_KEYS = 64, 32
 SPAN = 4_096
 # Rows whose scores are selected in one launch; chunks have a multiple of ALIGNED rows; heads of a program of proxies.
 FEW_ROWS, ALIGNED, PROXY_HEADS, PROXY_WARPS = 16, 64, 16, 4
+# Keys that are summed at once.
+BLOCK_KEYS = 32
 # Rows of scores start at whole tiles of the selection.
 PAD = selection.TILE
 
@@ -144,7 +146,7 @@ def _rescored(problem: Problem, lists: Tensor, starts: np.ndarray, stops: np.nda
     # Rows of a list find it by their number, so lists of unequal groups are repeated for each.
     per = int(counts[0])
     if not ((counts[:-1] == per).all() and counts[-1] <= per):
-        lists = lists.repeat_interleave(torch.from_numpy(counts).to(device), dim=0)
+        lists = lists.repeat_interleave(upload(torch.from_numpy(counts), device), dim=0)
         per = 1
     of = bounds.ranges(0, np.full(len(problem), width), problem.topk, device)
     return selection.select(out, of, problem.topk, lists=lists, list_rows=per)
@@ -253,7 +255,7 @@ def proxies(problem: Problem, groups: Groups, kind: str) -> Problem:
     table = None
     if per == 0:
         counts = groups.stop - groups.start
-        table = torch.from_numpy(np.stack([groups.start, counts], 1).astype(np.int32)).to(device)
+        table = upload(torch.from_numpy(np.stack([groups.start, counts], 1).astype(np.int32)), device)
     with backends.current(device):
         run(
             scan_kernels.proxy_kernel,
@@ -287,7 +289,7 @@ def reuse(problem: Problem, groups: Groups, kind: str) -> Tensor:
     of = ranges_of(proxy, problem.topk)
     if per:
         return best(proxy, of, problem.topk, repeat=per, total=len(problem))
-    counts = torch.from_numpy(groups.stop - groups.start).to(problem.q.device)
+    counts = upload(torch.from_numpy(groups.stop - groups.start), problem.q.device)
     return best(proxy, of, problem.topk).repeat_interleave(counts, dim=0)
 
 
@@ -311,3 +313,19 @@ def rescored_each(problem: Problem, lists: Tensor) -> Tensor:
     """Every row's topk of its own list of positions [T, c] int32, ascending, -1 anywhere: [T, topk] int32."""
     rows = np.arange(len(problem))
     return rescored(problem, lists, rows, rows + 1)
+
+
+def block_sums(problem: Problem, start: int, block: int) -> tuple[Tensor, Tensor | None]:
+    """The sums of the full blocks of keys from `start` on, as keys: [n, D] in the dtype of k, and their scales [n]."""
+    width, device = problem.q.shape[2], problem.q.device
+    n = (problem.keys - start) // block
+    sums = torch.empty(n, width, dtype=problem.k.dtype, device=device)
+    scale = torch.empty(n, dtype=torch.float32, device=device)
+    k_scale = None if problem.k_scale is None else problem.k_scale[start:]
+    if n:
+        constants = {"D": width, "DEPTH": power_of_two(width, 16), "KEYS": min(power_of_two(block), BLOCK_KEYS)}
+        constants["SCALED"] = k_scale is not None
+        with backends.current(device):
+            arguments = (problem.k[start:], k_scale, sums, scale, block)
+            run(scan_kernels.block_sums_kernel, (n,), arguments, constants, PROXY_WARPS)
+    return sums, scale if problem.k.dtype == torch.float8_e4m3fn else None

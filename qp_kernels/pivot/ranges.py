@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..machine import upload
+
 # Of a table: lo, where column 0 lies; lo and hi of the row; its limit; its window [from, end).
 FIELDS = 6
 
@@ -67,7 +69,7 @@ def ranges(lo, hi, limit, device: torch.device, window=None, last=None, base=Non
     table = None
     if not even:
         fields = np.stack([bases, lo, hi, limit, window, last], axis=1).astype(np.int32)
-        table = torch.from_numpy(fields).to(device)
+        table = upload(torch.from_numpy(fields), device)
     numbers = (int(values[0]) for values in (lo, hi))
     return Ranges(rows, columns, most, *numbers, step, int(window[0]), int(last[0]), table, lo, hi)
 
@@ -121,4 +123,4 @@ def _cut(starts, stops, lists, size: int, device: torch.device, of: Ranges | Non
     if of is not None:
         fields[:, 3] = of.los[first]
         fields[:, 4] = np.maximum.reduceat(of.his, first)
-    return Blocks(len(owner), size, size, 1, torch.from_numpy(fields).to(device))
+    return Blocks(len(owner), size, size, 1, upload(torch.from_numpy(fields), device))

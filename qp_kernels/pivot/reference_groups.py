@@ -11,7 +11,7 @@ from .checks import Problem
 from .groups import Groups
 from .reference import best, dense, dequantised, rescored, rounded
 
-__all__ = ["dense", "reuse", "refine", "rescored_each"]
+__all__ = ["block_sums", "dense", "reuse", "refine", "rescored_each"]
 
 
 def proxies(problem: Problem, groups: Groups, kind: str) -> Problem:
@@ -65,3 +65,11 @@ def rescored_each(problem: Problem, lists: Tensor) -> Tensor:
     for t, positions in enumerate(lists):
         result[t] = rescored(problem.rows(slice(t, t + 1)), positions[positions >= 0].long())[0]
     return result
+
+
+def block_sums(problem: Problem, start: int, block: int) -> tuple[Tensor, Tensor | None]:
+    """The sums of the full blocks of keys from `start` on, as keys: [n, D] in the dtype of k, and their scales [n]."""
+    n = (problem.keys - start) // block
+    keys = slice(start, start + n * block)
+    k = dequantised(problem.k[keys], None if problem.k_scale is None else problem.k_scale[keys])
+    return rounded(k.unflatten(0, (n, block)).sum(1), problem.k.dtype)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..machine import upload
 from . import checks
 from .api import MAX_BYTES, engine_of
 from .checks import Problem, on_device, take, together
@@ -55,7 +56,7 @@ def hisa_topk(
     block = min(block, max(1, problem.keys))
     result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
     for start, rows in by_start(problem):
-        sums, scale = block_sums(problem, start, block)
+        sums, scale = engine_of(problem).block_sums(problem, start, block)
         # A row's list of positions, and its blocks among all, exist at once.
         step = max(1, problem.max_bytes // (BYTES_A_KEY * (blocks * block + len(sums))))
         for chosen in map(together, rows.split(step)):
@@ -72,14 +73,6 @@ def by_start(problem: Problem):
         yield start, torch.nonzero(problem.lo == start)[:, 0]
 
 
-def block_sums(problem: Problem, start: int, block: int) -> tuple[Tensor, Tensor | None]:
-    """The sums of the full blocks of keys from `start` on, as keys: [n, D] in the dtype of k, and their scales."""
-    n = (problem.keys - start) // block
-    keys = slice(start, start + n * block)
-    k = dequantised(problem.k[keys], None if problem.k_scale is None else problem.k_scale[keys])
-    return rounded(k.unflatten(0, (n, block)).sum(1), problem.k.dtype)
-
-
 def chosen_blocks(problem: Problem, start: int, sums: Tensor, scale: Tensor | None, block: int, blocks: int) -> Tensor:
     """[T, blocks] int64: numbers of the chosen blocks, ascending, -1 where a row has fewer."""
     device = problem.q.device
@@ -89,7 +82,7 @@ def chosen_blocks(problem: Problem, start: int, sums: Tensor, scale: Tensor | No
         problem, k=sums, k_scale=scale, lo=(count * 0 + 1).clamp(max=len(sums)), hi=(count - 1).clamp(min=0)
     )
     number = torch.arange(len(sums) + 1, device=device)
-    count = count.to(device)[:, None]
+    count = upload(count, device)[:, None]
     inside = (number == 0) & (count > 0) | (number == count - 1)
     if blocks > 2 and len(sums):
         best = engine_of(problem).dense(replace(between, topk=min(blocks - 2, len(sums)))).long()
@@ -171,11 +164,11 @@ def routed(problem: Problem, heads: int, block: int) -> Problem:
 def energy(problem: Problem, start: int, block: int) -> Tensor:
     """E [T, H] float32 of rows whose keys start at `start`."""
     device, (rows, heads, _) = problem.q.device, problem.q.shape
-    sums, scale = block_sums(problem, start, block)
+    sums, scale = engine_of(problem).block_sums(problem, start, block)
     sums = dequantised(sums, scale)
     weight = problem.w.abs() if problem.q_scale is None else problem.w.abs() * problem.q_scale
     full_of = (problem.hi - start).clamp(min=0) // block
-    full = full_of.to(device)
+    full = upload(full_of, device)
     total = torch.zeros(rows, heads, dtype=torch.float32, device=device)
     step = max(1, problem.max_bytes // (BYTES_A_PRODUCT * heads * max(1, len(sums))))
     for first in range(0, rows, step):

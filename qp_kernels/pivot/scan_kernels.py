@@ -1,4 +1,4 @@
-"""Triton kernels that score: one scan of the keys, or of a list of them, for many query heads at once, and the proxy.
+"""Triton kernels that score: one scan of the keys, or of a list of them, for many query heads at once; sums of rows.
 
     I[t, s] = k_scale[s] * sum over j of w[t, j] * relu(q[t, j] . k[s])
 
@@ -189,3 +189,25 @@ def proxy_kernel(
     tl.store(to_q + at[:, None] * D + d[None, :], heads, mask=there)
     tl.store(to_w + at, weight, mask=head < H)
     tl.store(to_scale + at, scale, mask=head < H)
+
+
+@triton.jit
+def block_sums_kernel(
+    k, k_scale, to_k, to_scale, block,
+    D: tl.constexpr, DEPTH: tl.constexpr, KEYS: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """Grid (blocks). The sum of `block` de-quantised keys in fp32, rounded to their type. KEYS at a time."""
+    number = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, DEPTH)
+    total = tl.zeros([1, DEPTH], tl.float32)
+    for start in range(0, block, KEYS):
+        i = start + tl.arange(0, KEYS)
+        key = number * block + i
+        values = tl.load(k + key[:, None] * D + d[None, :], mask=(i < block)[:, None] & (d < D)[None, :], other=0.0)
+        values = values.to(tl.float32)
+        if SCALED:
+            values = values * tl.load(k_scale + key, mask=i < block, other=0.0)[:, None]
+        total += tl.sum(values, axis=0)[None, :]
+    sums, scale = rounded(total, k.dtype.element_ty)
+    tl.store(to_k + number * D + d[None, :], sums, mask=(d < D)[None, :])
+    tl.store(to_scale + number + tl.arange(0, 1), scale)
