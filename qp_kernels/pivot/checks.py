@@ -97,7 +97,7 @@ def problem(q, k, w, topk, *, q_scale, k_scale, lo, hi, backend, max_bytes) -> P
     one_of("backend", backend, backends.BACKENDS)
     backend = backends.resolve(q.device, backend).name
     lo, hi = _bounds(lo, hi, rows, keys)
-    scales = (None if scale is None else scale.float() for scale in (q_scale, k_scale))
+    scales = (None if scale is None else scale.float().contiguous() for scale in (q_scale, k_scale))
     topk, max_bytes = whole("topk", topk, 1), whole("max_bytes", max_bytes, 1)
     # Contiguous, so that a product takes the same path whoever asks for it.
     return Problem(q.contiguous(), k.contiguous(), w.float(), *scales, lo, hi, topk, max_bytes, backend)

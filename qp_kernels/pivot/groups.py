@@ -39,6 +39,12 @@ class Groups:
         columns = (getattr(self, name).tolist() for name in Group._fields)
         return (Group(*fields) for fields in zip(*columns, strict=True))
 
+    def part(self, some: slice) -> Groups:
+        """Neighbouring groups, whose rows follow each other from 0 on."""
+        chosen = np.zeros(len(self), bool)
+        chosen[some] = True
+        return self.those(chosen)
+
     def those(self, chosen: np.ndarray) -> Groups:
         """Some of the groups [G bool], whose rows follow each other from 0 on."""
         counts = (self.stop - self.start)[chosen]

@@ -5,6 +5,7 @@ Nothing here reads a device value: bounds are on the host. Memory is allocated p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -31,32 +32,39 @@ FP32_HEADS, FP32_KEYS = 64, 32
 SPAN = 4_096
 # Rows whose scores are selected in one launch; chunks have a multiple of ALIGNED rows; heads of a program of proxies.
 FEW_ROWS, ALIGNED, PROXY_HEADS, PROXY_WARPS = 16, 64, 16, 4
+# Of max_bytes, for proxies and lists of candidates: one part in so many.
+GROUPS_SHARE = 4
+# Of a re-scored candidate. Times that a kernel writes a row: more are copied afterwards, since each is unrolled.
+LIST_BYTES, MOST_REPEATED = 4, 16
 # Keys that are summed at once.
 BLOCK_KEYS = 32
 # Rows of scores start at whole tiles of the selection.
 PAD = selection.TILE
 
 
-def dense(problem: Problem, limit: int | None = None) -> Tensor:
-    """Every row's best `limit` (topk) keys: [T, limit] int32, ascending, with a tail of -1."""
-    width = problem.topk if limit is None else limit
-    return best(problem, ranges_of(problem, width), width)
+def dense(problem: Problem) -> Tensor:
+    """Every row's best topk keys: [T, topk] int32, ascending, with a tail of -1."""
+    result = result_of(problem)
+    best(problem, ranges_of(problem, problem.topk), result)
+    return result
+
+
+def result_of(problem: Problem) -> Tensor:
+    return torch.empty(len(problem), problem.topk, dtype=torch.int32, device=problem.q.device)
 
 
 def ranges_of(problem: Problem, limit) -> Ranges:
     return bounds.ranges(problem.lo.numpy(), problem.hi.numpy(), limit, problem.q.device)
 
 
-def best(
-    problem: Problem, of: Ranges, width: int, *, appended: bool = False, repeat: int = 1, total: int = 0
-) -> Tensor:
-    """The best keys of each row within its range: [rows, width] int32, in chunks of rows whose scores fit max_bytes.
+def best(problem: Problem, of: Ranges, result: Tensor, *, appended: bool = False, repeat: int = 1) -> None:
+    """Write the best keys of each row within its range, in chunks of rows whose scores fit max_bytes.
 
     Args:
-        repeat, total: The result has every row `repeat` times, and ends with row `total`; 0 is each row once.
+        result: [n, width] int32: positions ascending, with a tail of -1. It has every row `repeat` times, the last one
+            up to row n.
     """
-    fit = max(1, int(problem.max_bytes // (selection.BYTES_A_SCORE * padded(of.columns))))
-    found = []
+    fit = max(1, int(problem.max_bytes // (selection.bytes_a_score(of) * padded(of.columns))))
     for chunk in evenly(of.rows, fit):
         whole = slice(0, of.rows)
         part = of if chunk == whole else of.part(chunk)
@@ -65,12 +73,8 @@ def best(
         if part.rows <= FEW_ROWS:
             arrived = torch.empty(part.rows, dtype=torch.int32, device=problem.q.device)
         scores = scan_rows(mine, part, arrived)
-        out_rows = min(chunk.stop * repeat, total or of.rows) - chunk.start * repeat
-        options = {"appended": appended, "repeat": repeat, "out_rows": out_rows, "arrived": arrived}
-        found.append(selection.select(scores, part, width, **options))
-    if not found:
-        return torch.empty(0, width, dtype=torch.int32, device=problem.q.device)
-    return found[0] if len(found) == 1 else torch.cat(found)
+        out = result[chunk.start * repeat : chunk.stop * repeat]
+        selection.select(scores, part, out, appended=appended, repeat=repeat, arrived=arrived)
 
 
 def evenly(rows: int, most: int) -> list[slice]:
@@ -110,46 +114,47 @@ def scan_rows(problem: Problem, of: Ranges, arrived: Tensor | None = None) -> Te
     return out
 
 
-def rescored(problem: Problem, lists: Tensor, starts: np.ndarray, stops: np.ndarray) -> Tensor:
-    """The topk of rows [starts[i], stops[i]) among the positions lists[i], which ascend: [T, topk] int32.
+def rescored(problem: Problem, lists: Tensor, starts: np.ndarray, stops: np.ndarray, result: Tensor) -> None:
+    """Write the topk of rows [starts[i], stops[i]) among the positions lists[i], which ascend: result [T, topk] int32.
 
-    A list may hold -1 anywhere. Rows must be those of the groups, one after the other. One gathered tile of keys serves
-    all rows of a list.
+    A list may hold -1 anywhere. Rows are those of the lists, one after the other. One gathered tile of keys serves all
+    rows of a list.
     """
     rows, width = len(problem), lists.shape[1]
-    step = min(rows, max(1, int(problem.max_bytes // (selection.BYTES_A_SCORE * padded(width)))))
-    found = []
+    step = min(rows, max(1, int(problem.max_bytes // (LIST_BYTES * padded(width)))))
     first = 0
     while first < len(starts):
         # Whole lists, at least one.
         last = max(first + 1, int(np.searchsorted(stops, starts[first] + step, side="right")))
         chunk = slice(int(starts[first]), int(stops[last - 1]))
         begins, ends = starts[first:last] - chunk.start, stops[first:last] - chunk.start
-        found.append(
-            _rescored(problem if chunk == slice(0, rows) else problem.rows(chunk), lists[first:last], begins, ends)
-        )
+        part = problem if chunk == slice(0, rows) else problem.rows(chunk)
+        _rescored(part, lists[first:last], begins, ends, result[chunk])
         first = last
-    if not found:
-        return torch.empty(0, problem.topk, dtype=torch.int32, device=problem.q.device)
-    return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def _rescored(problem: Problem, lists: Tensor, starts: np.ndarray, stops: np.ndarray) -> Tensor:
+def _rescored(problem: Problem, lists: Tensor, starts: np.ndarray, stops: np.ndarray, result: Tensor) -> None:
     device, width = problem.q.device, lists.shape[1]
-    out = torch.empty(len(problem), padded(width), dtype=torch.float32, device=device)
+    scores = torch.empty(len(problem), padded(width), dtype=torch.float32, device=device)
     counts = stops - starts
     sizes = sizes_of(problem, int(counts.max()))
     blocks = bounds.list_blocks(starts, stops, sizes["ROWS"], device)
     own = ranges_of(problem, problem.topk)
     span = span_of(width, blocks.count, sizes["BLOCK"], device)
-    launch(problem, out, blocks, own, width, span, sizes, lists)
-    # Rows of a list find it by their number, so lists of unequal groups are repeated for each.
+    launch(problem, scores, blocks, own, width, span, sizes, lists)
+    # Rows find their list by their number, so lists of unequal groups are repeated for each.
     per = int(counts[0])
     if not ((counts[:-1] == per).all() and counts[-1] <= per):
-        lists = lists.repeat_interleave(upload(torch.from_numpy(counts), device), dim=0)
+        lists = repeated(lists, counts)
         per = 1
     of = bounds.ranges(0, np.full(len(problem), width), problem.topk, device)
-    return selection.select(out, of, problem.topk, lists=lists, list_rows=per)
+    selection.select(scores, of, result, lists=lists, list_rows=per)
+
+
+def repeated(rows: Tensor, counts: np.ndarray) -> Tensor:
+    """Row i of a tensor counts[i] times."""
+    there = upload(torch.from_numpy(counts), rows.device)
+    return rows.repeat_interleave(there, dim=0, output_size=int(counts.sum()))
 
 
 def sizes_of(problem: Problem, rows: int) -> dict[str, Any]:
@@ -285,34 +290,54 @@ def per_group(groups: Groups) -> int:
 
 def reuse(problem: Problem, groups: Groups, kind: str) -> Tensor:
     """Every member takes its proxy's topk: [T, topk] int32."""
-    proxy, per = proxies(problem, groups, kind), per_group(groups)
-    of = ranges_of(proxy, problem.topk)
-    if per:
-        return best(proxy, of, problem.topk, repeat=per, total=len(problem))
-    counts = upload(torch.from_numpy(groups.stop - groups.start), problem.q.device)
-    return best(proxy, of, problem.topk).repeat_interleave(counts, dim=0)
+    result = result_of(problem)
+    for part, some, rows in over_groups(problem, groups, 0):
+        proxy, per = proxies(part, some, kind), per_group(some)
+        of = ranges_of(proxy, part.topk)
+        if 0 < per <= MOST_REPEATED:
+            best(proxy, of, result[rows], repeat=per)
+            continue
+        chosen = result_of(proxy)
+        best(proxy, of, chosen)
+        result[rows] = repeated(chosen, some.stop - some.start)
+    return result
 
 
 def refine(problem: Problem, groups: Groups, kind: str, budget: int, window: int, phase: str) -> Tensor:
     """Every member takes its own topk of its proxy's candidates, in which the window always is: [T, topk] int32."""
     window, budget = min(window, problem.keys), min(budget, 2 * problem.keys)  # more is every key
-    starts = np.maximum(groups.lo, groups.hi - window)
-    recent = groups.hi_last - starts
-    if phase == "prefill":  # the window counts inside the budget, and the proxy ranks what is outside
-        hi, room, width = starts, np.maximum(budget - recent, 0), max(budget, int(recent.max()))
-    else:
-        hi, room = groups.hi, np.full(len(groups), budget)
-        width = budget + int(recent.max())
-    width = min(width, problem.keys)
-    of = bounds.ranges(groups.lo, hi, room, problem.q.device, window=starts, last=groups.hi_last)
-    lists = best(proxies(problem, groups, kind), of, width, appended=True)
-    return rescored(problem, lists, groups.start, groups.stop)
+    longest = int((groups.hi_last - np.maximum(groups.lo, groups.hi - window)).max())
+    # In prefill the window counts inside the budget, and the proxy ranks what is outside.
+    width = min(max(budget, longest) if phase == "prefill" else budget + longest, problem.keys)
+    result = result_of(problem)
+    for part, some, rows in over_groups(problem, groups, 4 * width):
+        starts = np.maximum(some.lo, some.hi - window)
+        if phase == "prefill":
+            hi, room = starts, np.maximum(budget - (some.hi_last - starts), 0)
+        else:
+            hi, room = some.hi, np.full(len(some), budget)
+        of = bounds.ranges(some.lo, hi, room, problem.q.device, window=starts, last=some.hi_last)
+        lists = torch.empty(len(some), width, dtype=torch.int32, device=problem.q.device)
+        best(proxies(part, some, kind), of, lists, appended=True)
+        rescored(part, lists, some.start, some.stop, result[rows])
+    return result
+
+
+def over_groups(problem: Problem, groups: Groups, list_bytes: int) -> Iterator[tuple[Problem, Groups, slice]]:
+    """(rows as a problem, groups, their rows) in chunks whose proxies and lists take a share of max_bytes."""
+    proxy_bytes = problem.q[0].nbytes if len(problem) else 1
+    step = max(1, int(problem.max_bytes // (GROUPS_SHARE * (proxy_bytes + list_bytes))))
+    for first in range(0, len(groups), step):
+        some = groups if step >= len(groups) else groups.part(slice(first, first + step))
+        rows = slice(int(groups.start[first]), int(groups.stop[min(first + step, len(groups)) - 1]))
+        yield problem if rows == slice(0, len(problem)) else problem.rows(rows), some, rows
 
 
 def rescored_each(problem: Problem, lists: Tensor) -> Tensor:
     """Every row's topk of its own list of positions [T, c] int32, ascending, -1 anywhere: [T, topk] int32."""
-    rows = np.arange(len(problem))
-    return rescored(problem, lists, rows, rows + 1)
+    rows, result = np.arange(len(problem)), result_of(problem)
+    rescored(problem, lists, rows, rows + 1, result)
+    return result
 
 
 def block_sums(problem: Problem, start: int, block: int) -> tuple[Tensor, Tensor | None]:

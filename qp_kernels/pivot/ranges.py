@@ -44,7 +44,9 @@ class Ranges:
         """The ranges of some of the rows."""
         moved = {name: getattr(self, name) + self.step * rows.start for name in ("hi", "window", "last")}
         table = None if self.table is None else self.table[rows]
-        return replace(self, rows=rows.stop - rows.start, table=table, los=self.los[rows], his=self.his[rows], **moved)
+        los, his = self.los[rows], self.his[rows]
+        columns = max(0, int((his - los).max(initial=0)))
+        return replace(self, rows=len(his), columns=columns, table=table, los=los, his=his, **moved)
 
 
 def ranges(lo, hi, limit, device: torch.device, window=None, last=None, base=None) -> Ranges:

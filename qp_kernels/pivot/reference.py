@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
 
 import torch
@@ -50,14 +51,37 @@ def in_float32(function: Callable) -> Callable:
             stack.enter_context(torch.no_grad())
             for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
                 stack.enter_context(torch.autocast(device, enabled=False))
-            for matmul in (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)):
-                name, value = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
-                if hasattr(matmul, name) and getattr(matmul, name) != value:
-                    stack.callback(setattr, matmul, name, getattr(matmul, name))
-                    setattr(matmul, name, value)
+            stack.enter_context(IEEE)
             return function(*args, **kwargs)
 
     return wrapper
+
+
+class Ieee:
+    """float32 products in float32, until the last thread that wants it is done: the setting is the whole process's."""
+
+    def __init__(self):
+        self.lock, self.depth, self.before = threading.Lock(), 0, []
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.depth += 1
+            if self.depth > 1:
+                return
+            for matmul in (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)):
+                name, value = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
+                if hasattr(matmul, name) and getattr(matmul, name) != value:
+                    self.before.append((matmul, name, getattr(matmul, name)))
+                    setattr(matmul, name, value)
+
+    def __exit__(self, *_) -> None:
+        with self.lock:
+            self.depth -= 1
+            while self.depth == 0 and self.before:
+                setattr(*self.before.pop())
+
+
+IEEE = Ieee()
 
 
 def ranked(values: Tensor, positions: Tensor, eligible: Tensor, limit: int) -> Tensor:

@@ -53,6 +53,7 @@ def hisa_topk(
     block, blocks = checks.whole("block", block, 1), checks.whole("blocks", blocks, 2)
     if (blocks - 1) * block < topk:
         raise ValueError(f"(blocks - 1) * block must be >= topk, {topk}, got {(blocks - 1) * block}")
+    blocks = min(blocks, max(2, -(-problem.keys // block)))  # more is every block
     block = min(block, max(1, problem.keys))
     result = torch.full((len(q), topk), -1, dtype=torch.int32, device=q.device)
     for start, rows in by_start(problem):
@@ -176,11 +177,14 @@ def energy(problem: Problem, start: int, block: int) -> Tensor:
         inside = torch.arange(len(sums), device=device) < full[chunk, None]
         products = no_nan(torch.einsum("thd,nd->thn", problem.q[chunk].float(), sums)).relu()
         total[chunk] = products.where(inside[:, None, :], 0.0).sum(-1)
-    for t in torch.nonzero((full_of == 0) & (problem.hi > start))[:, 0].tolist():
-        keys = slice(start, int(problem.hi[t]))
-        part = dequantised(problem.k[keys], None if problem.k_scale is None else problem.k_scale[keys])
-        part = dequantised(*rounded(part.sum(0), problem.k.dtype))
-        total[t] = no_nan(problem.q[t].float() @ part).relu()
+    partial = torch.nonzero((full_of == 0) & (problem.hi > start))[:, 0]
+    if len(partial):  # the sum of the one partial block
+        n = problem.hi[partial] - start
+        keys = slice(start, start + int(n.max()))
+        part = dequantised(problem.k[keys], None if problem.k_scale is None else problem.k_scale[keys]).cumsum(0)
+        part = dequantised(*rounded(part[upload(n - 1, device)], problem.k.dtype))
+        there = on_device(partial, total)
+        total[there] = no_nan(torch.einsum("thd,td->th", take(problem.q, there).float(), part)).relu()
     return no_nan(weight * total)
 
 

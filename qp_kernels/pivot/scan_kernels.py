@@ -12,6 +12,9 @@ import triton.language as tl
 from ..qrita.parts import INTERPRETED
 from .selection_parts import number_of
 
+# Of other values nothing is compiled: they change from one step of a decode to the next.
+NUMBERS = ["rows", "per", "parts", "keys", "lo", "hi", "step", "span", "width", "block"]
+
 
 @triton.jit
 def heads_of(
@@ -94,7 +97,7 @@ def tile_scores(
     return tl.sum(terms, axis=2)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS)
 def scores_kernel(
     q, w, k, k_scale, out, out_stride, blocks, rows, per, parts, keys, lo, hi, step, span,
     lists, list_stride, width, row_table, arrived,
@@ -159,7 +162,7 @@ def scores_kernel(
             tl.store(to, total, mask=(place < stop)[:, None] & (r < count)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS)
 def proxy_kernel(
     q, w, q_scale, to_q, to_w, to_scale, table, rows, per,
     H: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr,
@@ -191,7 +194,7 @@ def proxy_kernel(
     tl.store(to_scale + at, scale, mask=head < H)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS)
 def block_sums_kernel(
     k, k_scale, to_k, to_scale, block,
     D: tl.constexpr, DEPTH: tl.constexpr, KEYS: tl.constexpr, SCALED: tl.constexpr,

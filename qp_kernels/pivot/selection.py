@@ -2,43 +2,72 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import backend as backends
-from ..machine import run
+from ..machine import power_of_two, run
 from . import ranges as bounds
 from . import selection_kernels as kernels
 from .ranges import FIELDS, Ranges
 
 
 class Line(NamedTuple):
-    """For limits up to `limit`: `cap` scores of a row are searched in registers, by `warps`."""
+    """`cap` scores of a row are searched in registers, by `warps`."""
 
-    limit: float
     cap: int
     warps: int
 
 
-# A threshold leaves some 1.5 times as many scores as are wanted; where that is more than `cap`, reads are of memory.
-TABLE = (Line(2_560, 4_096, 8), Line(float("inf"), 8_192, 16))
+# Where a threshold leaves more than the last `cap`, reads are of memory.
+TABLE = (Line(4_096, 8), Line(8_192, 16))
 # Rows of at most as many columns are searched in registers, whatever the limit.
 SHORT = 8_192
 # Most registers of a thread, so that several programs share a multiprocessor.
 REGISTERS = 64
 # Scores of a program of `choose_kernel` for each of its warps, where rows are short; most warps.
 A_WARP, MOST_WARPS = 512, 16
-# A sample are runs of neighbours: how many, of how many, read by how many warps. Of few rows it is smaller.
+# A sample are runs of neighbours: how many, of how many, read by how many warps. Of few rows it is smaller; where it
+# has less than one of SPREAD columns there are more runs, up to MOST_SAMPLED scores.
 RUNS, RUN, SAMPLE_WARPS = 1_024, 8, 8
 FEW_RUNS, FEW_RUN = 1_024, 4
+SPREAD, MOST_SAMPLED = 32, 16_384
 # Scores of a tile, the warps that gather them, and how many can be held: more are searched for in the row.
 TILE, TILE_WARPS, PLACES = 4_096, 4, 2_048
+# Where more than one of so many columns is selected, all of a tile can be held.
+DENSE = 3
 # Tiles whose numbers are summed at once; gathered scores that are searched at once where they do not fit registers.
 TILES, BLOCK = 128, 1_024
-# A score, and what is held of it.
-BYTES_A_SCORE = 4 + 8 * PLACES // TILE
+
+
+class Plan(NamedTuple):
+    """How long rows are selected: a sample of `runs` runs of `run`, a line of the table, `places` of a tile."""
+
+    runs: int
+    run: int
+    line: Line
+    places: int
+
+
+def plan(columns: int, limit: int, few: bool) -> Plan:
+    """By how much a threshold from a sample is likely to leave: see `threshold_of`."""
+    runs, run = (FEW_RUNS, FEW_RUN) if few else (RUNS, RUN)
+    while columns > SPREAD * runs * run and runs * run < MOST_SAMPLED:
+        runs *= 2
+    expected = limit * runs * run / columns
+    wanted = expected + 4 * math.sqrt(expected) + 3
+    gathered = (1 + 1 / 16) * wanted * columns / (runs * run)
+    likely = gathered * (1 + 2 / math.sqrt(wanted))
+    line = next((line for line in TABLE if likely <= line.cap), TABLE[-1])
+    return Plan(runs, run, line, TILE if few or limit * DENSE > columns else PLACES)
+
+
+def bytes_a_score(of: Ranges) -> float:
+    """A score in memory, and its share of what is gathered of a row."""
+    return 4 + 8 * plan(max(of.columns, 1), of.limit, False).places / TILE
 
 
 def topk_of_scores(scores: Tensor, limit: int, lo: Tensor | None = None, hi: Tensor | None = None) -> Tensor:
@@ -62,67 +91,67 @@ def topk_of_scores(scores: Tensor, limit: int, lo: Tensor | None = None, hi: Ten
     rows, columns = scores.shape
     lo = torch.zeros(rows, dtype=torch.int64) if lo is None else lo.clamp(0, columns)
     hi = torch.full((rows,), columns, dtype=torch.int64) if hi is None else hi.clamp(0, columns)
-    return select(scores, bounds.ranges(lo.numpy(), hi.numpy(), limit, scores.device, base=0), limit)
+    for name, ends in (("lo", lo), ("hi", hi)):
+        if ends.device.type != "cpu" or ends.shape != (rows,):
+            raise ValueError(f"{name} must be [{rows}] on the host, got {list(ends.shape)} on {ends.device}")
+    out = torch.empty(rows, limit, dtype=torch.int32, device=scores.device)
+    select(scores, bounds.ranges(lo.numpy(), hi.numpy(), limit, scores.device, base=0), out)
+    return out
 
 
 def select(
     scores: Tensor,
     of: Ranges,
-    width: int,
+    out: Tensor,
     *,
     lists: Tensor | None = None,
     list_rows: int = 1,
     appended: bool = False,
     repeat: int = 1,
-    out_rows: int | None = None,
     arrived: Tensor | None = None,
-) -> Tensor:
-    """The best positions of each row of scores [R, columns]: [out_rows, width] int32, ascending, with a tail of -1.
+) -> None:
+    """Write the best positions of each row of scores [R, columns], ascending, with a tail of -1.
 
     Args:
         of: A row's columns; column c is position lo + c, or lists[row // list_rows, c] int32.
+        out: [n, width] int32: every row `repeat` times, the last one up to row n.
         appended: The positions of a row's window follow, and are not written before.
-        repeat, out_rows: The result has every row `repeat` times, the last one fewer; None is each row once.
         arrived: [R] int32 zeros, where few rows are to be split over programs in one launch.
     """
-    rows, device = of.rows, scores.device
-    out_rows = rows if out_rows is None else out_rows
-    out = torch.empty(out_rows, width, dtype=torch.int32, device=device)
+    rows, device, width = of.rows, scores.device, out.shape[1]
     if rows == 0 or width == 0:
-        return out
-    line = next(line for line in TABLE if of.limit <= line.limit)
-    is_long = of.columns > max(SHORT, line.cap)
+        return
     numbers = (scores, scores.stride(0), of.table, of.lo, of.hi, of.step, of.limit)
     list_stride = 0 if lists is None else lists.stride(0)
-    results = (lists, list_stride, list_rows, out, width, out_rows, of.window, of.last)
+    results = (lists, list_stride, list_rows, out, width, len(out), of.window, of.last)
     fields: dict[str, Any] = {"FIELDS": FIELDS, "TABLE": of.table is not None}
     choice = {"LISTED": lists is not None, "APPENDED": appended, "REPEAT": repeat, **fields}
     with backends.current(device):
-        if not is_long:
-            cap = max(16, 1 << (max(of.columns, 1) - 1).bit_length())
+        if of.columns <= SHORT:
+            cap = power_of_two(max(of.columns, 1), 16)
             none = (None, None, None, None, 0)
             sizes = {"CAP": cap, "PLACES": PLACES, "TILES": TILES, "BLOCK": BLOCK, "GATHERED": False}
             warps = min(MOST_WARPS, max(1, cap // A_WARP))
             run(kernels.choose_kernel, (rows,), (*numbers, *results, *none), sizes | choice, warps, REGISTERS)
-            return out
+            return
+        runs, length, line, places = plan(of.columns, of.limit, arrived is not None)
         tiles = -(-of.columns // TILE)
-        held = torch.empty(rows, tiles, PLACES, dtype=torch.int64, device=device)
+        held = torch.empty(rows, tiles, places, dtype=torch.int64, device=device)
         sums = torch.empty(rows * (2 * tiles + 1), dtype=torch.int32, device=device)
         starts, counts = sums[rows * tiles :], sums[: rows * tiles]
-        tile = {"TILE": TILE, "PLACES": PLACES, "PADDED": scores.stride(0) % TILE == 0}
+        tile = {"TILE": TILE, "PLACES": places, "PADDED": scores.stride(0) % TILE == 0}
         sizes = {"CAP": line.cap, "TILES": TILES, "BLOCK": BLOCK}
+        sample = {"RUNS": runs, "RUN": length}
         if arrived is not None:
-            places = (arrived, held, starts, counts, tiles)
-            sample = {"RUNS": FEW_RUNS, "RUN": FEW_RUN}
+            gathered = (arrived, held, starts, counts, tiles)
             constants = sample | tile | sizes | choice
-            run(kernels.select_kernel, (tiles * rows,), (*numbers, *results, *places), constants, line.warps)
-            return out
+            run(kernels.select_kernel, (tiles * rows,), (*numbers, *results, *gathered), constants, line.warps)
+            return
         thresholds = torch.empty(rows, dtype=torch.int32, device=device)
-        sample = {"RUNS": RUNS, "RUN": RUN, "CAP": line.cap}
-        run(kernels.threshold_kernel, (rows,), (*numbers, thresholds), sample | fields, SAMPLE_WARPS)
-        places = (thresholds, held, counts, tiles)
-        run(kernels.gather_kernel, (tiles * rows,), (*numbers[:-1], *places), tile | fields, TILE_WARPS)
-        places = (thresholds, held, starts, counts, tiles)
-        constants = sizes | choice | {"GATHERED": True, "PLACES": PLACES}
-        run(kernels.choose_kernel, (rows,), (*numbers, *results, *places), constants, line.warps, REGISTERS)
-    return out
+        constants = sample | {"CAP": line.cap} | fields
+        run(kernels.threshold_kernel, (rows,), (*numbers, thresholds), constants, SAMPLE_WARPS)
+        gathered = (thresholds, held, counts, tiles)
+        run(kernels.gather_kernel, (tiles * rows,), (*numbers[:-1], *gathered), tile | fields, TILE_WARPS)
+        gathered = (thresholds, held, starts, counts, tiles)
+        constants = sizes | choice | {"GATHERED": True, "PLACES": places}
+        run(kernels.choose_kernel, (rows,), (*numbers, *results, *gathered), constants, line.warps, REGISTERS)

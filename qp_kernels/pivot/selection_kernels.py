@@ -21,6 +21,11 @@ from ..qrita.parts import BEYOND
 from ..qrita.searches import quarter
 from .selection_parts import LEAST, NONE, WHOLE, bounds_of, cut_of, gather, keys_at, number_of, threshold_of
 
+# Of other values nothing is compiled: they change from one step of a decode to the next.
+NUMBERS = [
+    *("lo", "hi", "step", "limit", "list_rows", "width", "out_rows", "window", "last", "tiles"),
+]
+
 
 @triton.jit
 def put(out, width, members, slot, positions, mask, REPEAT: tl.constexpr):
@@ -138,13 +143,13 @@ def choose_tied(
 ):  # fmt: skip
     """Write what reaches the key, fewer than `limit`, and the first scores that lie just below it, if they suffice.
 
-    Returns (how many are written, whether they do). The row is read until there are enough of them; what is above them
-    in what is left of it was gathered.
+    Returns (how many are written, whether they do). The row is read until there are enough of them, which are many if
+    they are the cut, so that its first block must have one; what is above them in what is left of it was gathered.
     """
     ties = limit - reached
     start = begin
     written, tied, dropped = 0, 0, 0
-    while (tied < ties) & (start < end):
+    while (tied < ties) & (start < end) & ((tied > 0) | (start == begin)):
         keys, columns = keys_at(scores, held, starts, tiles, start, end, False, PLACES, BLOCK)
         written, tied, out_of = write_block(
             out, width, members, keys, columns, key - 1, ties, written, tied, base, listed, window,
@@ -220,7 +225,7 @@ def finish(
         put(out, width, members, i, tl.full([1024], -1, tl.int32), i < width, REPEAT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS)
 def threshold_kernel(
     scores, stride, table, lo, hi, step, limit, thresholds,
     RUNS: tl.constexpr, RUN: tl.constexpr, CAP: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
@@ -232,7 +237,7 @@ def threshold_kernel(
     tl.store(thresholds + row, threshold_of(scores + row.to(tl.int64) * stride, begin, end, limit, RUNS, RUN, CAP))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS)
 def gather_kernel(
     scores, stride, table, lo, hi, step, thresholds, held, counts, tiles,
     TILE: tl.constexpr, PLACES: tl.constexpr, PADDED: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
@@ -250,7 +255,7 @@ def gather_kernel(
         tl.store(counts + row * tiles + tile, gather(scores, begin, end, key, held, tile, TILE, PLACES, PADDED))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS)
 def choose_kernel(
     scores, stride, table, lo, hi, step, limit, lists, list_stride, list_rows, out, width, out_rows, window, last,
     thresholds, held, starts, counts, tiles,
@@ -297,7 +302,7 @@ def choose_kernel(
     finish(out, width, members, written, window, last, APPENDED, REPEAT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NUMBERS)
 def select_kernel(
     scores, stride, table, lo, hi, step, limit, lists, list_stride, list_rows, out, width, out_rows, window, last,
     arrived, held, starts, counts, tiles,

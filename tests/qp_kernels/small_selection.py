@@ -14,7 +14,7 @@ def shrink(change=setattr):
     """Put them in place; `change` may be that of pytest's monkeypatch."""
     from qp_kernels.pivot import launch, selection
 
-    change(selection, "TABLE", (selection.Line(float("inf"), 128, 1),))
+    change(selection, "TABLE", (selection.Line(128, 1),))
     for name, value in SIZES.items():
         change(selection, name, value)
     change(launch, "PAD", SIZES["TILE"])

@@ -17,6 +17,7 @@ from small_selection import shrink
 
 from qp_kernels import pivot
 
+SMALL = {"block": 4, "blocks": 3}
 pytestmark = [pytest.mark.usefixtures("place"), pytest.mark.kernels]
 DTYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn]
 MIB = 1 << 20
@@ -306,6 +307,26 @@ def test_numbers_that_are_one():
                 assert dense_topk(*tensors, topk, **bounds).equal(reference(dense_topk, *tensors, topk, **bounds))
             options = {"group": 2, "window": 2, "guard": False, "phase": "decode", "budget": 1}
             assert pivot_topk(*tensors, topk, **options).equal(reference(pivot_topk, *tensors, topk, **options))
+
+
+def test_scales_of_any_layout():
+    """Views and expanded scales are read as they are."""
+    q, k, w = integers(6, size(40, 9_000), 3, 8)
+    powers = torch.randint(-2, 3, (len(k), 3), generator=torch.Generator().manual_seed(4))
+    scales = (2.0**powers)[:, 1], (2.0**powers)[:6].t().contiguous().t()
+    assert not any(scale.is_contiguous() for scale in scales)
+    for k_scale, q_scale in (scales, (torch.ones(1).expand(len(k)), torch.ones(1, 1).expand(6, 3))):
+        same = {"k_scale": k_scale.contiguous(), "q_scale": q_scale.contiguous()}
+        for select, options in ((dense_topk, {}), (pivot_topk, {"mode": "reuse", "guard": False}), (hisa_topk, SMALL)):
+            found = select(q, k, w, 4, k_scale=k_scale, q_scale=q_scale, **options)
+            assert found.equal(select(q, k, w, 4, **same, **options)), select
+
+
+def test_a_group_of_many_rows():
+    """Its selection is not unrolled as often."""
+    q, k, w = integers(40, size(60, 9_000), 1, 4)
+    found = pivot_topk(q, k, w, 5, mode="reuse", group=40, guard=False)
+    assert found.equal(reference(pivot_topk, q, k, w, 5, mode="reuse", group=40, guard=False))
 
 
 def test_scales_from_the_smallest_to_the_largest():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qp_kernels import machine
-from qp_kernels.pivot import launch, ranges
+from qp_kernels.pivot import groups, launch, ranges, selection
 
 CPU = torch.device("cpu")
 
@@ -76,6 +76,39 @@ def test_chunks_are_of_about_the_same_size(rows, most):
     sizes = [chunk.stop - chunk.start for chunk in found]
     assert sum(sizes) == rows and max(sizes) <= most and found[0].start == 0
     assert len(sizes) <= -(-rows // most) + 1 and max(sizes) - min(sizes[:-1], default=sizes[0]) == 0
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("limit", [1, 64, 2_048, 4_092, 8_192])
+@pytest.mark.parametrize("columns", [8_193, 9_000, 32_768, 131_072, 262_144, 524_288, 1_048_576])
+def test_what_a_threshold_is_likely_to_leave_fits(columns, limit, few):
+    """Samples of random rows leave more than fit registers, or a tile, in few of them, where a line is long enough."""
+    runs, run, line, places = selection.plan(columns, limit, few)
+    sampled, expected = runs * run, limit * runs * run / columns
+    assert sampled <= selection.MOST_SAMPLED and expected < sampled
+    left = np.random.default_rng(0).binomial(sampled, limit / columns, 400) / sampled  # what is above the true cut
+    wanted = expected + 4 * expected**0.5 + 3
+    reached = wanted / sampled * (limit / columns) / np.maximum(left, 1 / sampled) * columns
+    if limit <= 4_092:
+        assert (reached > line.cap).mean() < 0.1
+    assert reached.mean() / columns * selection.TILE < 0.9 * places or places == selection.TILE
+
+
+def test_groups_in_chunks_have_the_rows_of_all():
+    hi = torch.arange(100, 120)
+    every = groups.cut(torch.zeros(20, dtype=torch.int64), hi, 3)
+    q = torch.zeros(20, 2, 4)
+    options = dict.fromkeys(("q_scale", "k_scale", "lo"))
+    for max_bytes in (1, 200, 1 << 20):
+        problem = launch.checks.problem(
+            q, torch.zeros(200, 4), torch.zeros(20, 2), 1, **options, hi=hi, backend="torch", max_bytes=max_bytes
+        )
+        found = list(launch.over_groups(problem, every, 8))
+        assert [row for _, _, rows in found for row in range(rows.start, rows.stop)] == list(range(20))
+        for part, some, rows in found:
+            assert len(part) == rows.stop - rows.start == some.stop[-1] and some.start[0] == 0
+            assert part.hi.equal(hi[rows]) and some.hi.tolist() == hi[rows][some.start].tolist()
+        assert len(found) == {1: 7, 200: 7, 1 << 20: 1}[max_bytes]
 
 
 def test_a_tile_fits_the_shared_memory():
