@@ -7,12 +7,12 @@ import plotly.graph_objects as go
 
 from widgets import theme
 from widgets.overlap_measures import GROUPS, WINDOW, chance_joint, chance_union
-from widgets.overlap_view import LayerNumbers, OverlapView, short
+from widgets.overlap_view import LayerNumbers, OverlapView, rough, short
 from widgets.painting import Properties
 from widgets.text import escape
 
 BINS = 200  # of the position axis, at most
-FEW_LAYERS = 12  # so many have their numbers beside their dots
+FEW_LAYERS = 8  # so many have their numbers beside their dots
 TOP, BOTTOM = 0.3, 0.16  # where the upper parts begin, and the lowest ends
 INK = "#ffffff"  # lines on the map's colours
 STEPS = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)  # ends of the axis of shares
@@ -42,7 +42,7 @@ def overlap_figure(names: list[str]) -> go.Figure:
         {**chance, "name": "union_chance", "textposition": "top left", **part["union"]},
         {**line, **marks, "name": "union", "line": blue, "hovertemplate": _UNION, **part["union"]},
         {**now, "name": "union_now", "textposition": "bottom right", **part["union"]},
-        {**chance, "name": "joint_chance", "textposition": "top right", **part["joint"]},
+        {**chance, "mode": "lines", "name": "joint_chance", **part["joint"]},
         {**line, **marks, "name": "joint", "line": blue, "hovertemplate": _JOINT, **part["joint"]},
         {**now, "name": "joint_now", "textposition": "top right", **part["joint"]},
         {**_BAR, "name": "shared", "marker": {"color": theme.GREEN}, **part["keys"]},
@@ -50,7 +50,7 @@ def overlap_figure(names: list[str]) -> go.Figure:
         {**line, "name": "own", "line": {"color": theme.GREY, "width": 1.5, "dash": "dash"}, **part["keys"]},
     ]
     if several:
-        few = {"mode": "markers+text", "textposition": "middle right"} if len(names) <= FEW_LAYERS else {}
+        few = {"mode": "markers+text"} if len(names) <= FEW_LAYERS else {}
         hover = {"hoverinfo": "all", "hovertemplate": "%{customdata}<extra></extra>"}
         ring = {"symbol": "circle-open", "size": 15, "color": theme.VERMILLION, "line": {"width": 2.5}}
         dots = {**dot, "mode": "markers", "marker": {"color": theme.BLUE, "size": 9}, **few, **hover}
@@ -67,8 +67,8 @@ _PARTS = {"map": "", "distance": 2, "union": 3, "joint": 4, "keys": 5, "layers":
 _DISTANCE = "%{x} tokens apart: %{y:.1%} of their keys shared<extra></extra>"
 _UNION = "g = %{x}: together %{y:.2f} × k keys<extra></extra>"
 _JOINT = "g = %{x}: all want %{y:.1%} of k<extra></extra>"
-_WORDS = {2: " by chance", 16: "nothing shared ", 64: "by chance"}  # where lines over g have their names
-_BAR = {"type": "bar", "hovertemplate": "%{customdata}<extra></extra>"}
+_WORDS = {10: "nothing shared ", 64: "by chance"}  # where lines over g have their names
+_BAR = {"type": "bar", "hovertemplate": "near key %{x:,.0f}: %{y:.1%} of the keys (%{fullData.name})<extra></extra>"}
 _MAP = {
     "type": "heatmap",
     "name": "map",
@@ -79,14 +79,14 @@ _MAP = {
     "hovertemplate": "queries %{x} and %{y}: %{z:.1%} of their keys shared<extra></extra>",
     "colorbar": {
         "thickness": 10,
-        "x": 0.372,
+        "x": 0.362,
         "xpad": 0,
         "ypad": 0,
         "y": TOP,
         "yanchor": "bottom",
         "len": 1 - TOP,
         "tickformat": ".0%",
-        "tickvals": [0, 0.25, 0.5, 0.75, 1],
+        "tickvals": [0, 0.5, 1],
         "outlinewidth": 0,
         "ticks": "",
     },
@@ -107,7 +107,7 @@ def _layout(names: list[str]) -> dict:
     of_g = {**size, "range": [-0.06, np.log10(WINDOW * 1.15)]}
     axis = theme.axis
     axes = {
-        "xaxis": axis("query", domain=[0, 0.36], showgrid=False, constrain="domain"),
+        "xaxis": axis("query", domain=[0, 0.35], showgrid=False, constrain="domain"),
         "yaxis": axis("query", domain=[TOP, 1], showgrid=False),
         "xaxis2": axis("distance of two queries [tokens]", domain=[left, right], anchor="y2", type="log"),
         "yaxis2": axis("", domain=upper, anchor="x2", **share),
@@ -125,8 +125,7 @@ def _layout(names: list[str]) -> dict:
             every = -(-len(names) // FEW_LAYERS)
             ticks = {name: values[::every] for name, values in ticks.items()}
         ends = {"range": [len(names) - 0.4, -0.6], "showgrid": len(names) <= FEW_LAYERS}
-        wide = {"range": [0, 1.04 if len(names) > FEW_LAYERS else 1.5]}
-        axes["xaxis6"] = axis("neighbours share", domain=[0.8, 1], anchor="y6", **{**share, **wide})
+        axes["xaxis6"] = axis("neighbours share", domain=[0.8, 1], anchor="y6", **share | {"tickvals": [0, 0.5, 1]})
         axes["yaxis6"] = axis("", domain=upper, anchor="x6", **ticks, **ends)
         headings.append(heading(0.8, 1))
     return {
@@ -173,7 +172,7 @@ def distance_traces(view: OverlapView) -> dict[str, dict]:
     share, now = view.chosen.share, view.now.adjacent
     ends = [float(distances[0]), float(distances[-1])] if len(distances) else []
     words = "neighbours" if view.chosen.ranked.step == 1 else f"{view.chosen.ranked.step:,} apart"
-    label = [] if np.isnan(now) else [f" {words}: {short(now)}"]
+    label = [] if np.isnan(now) else [f" {words}: {rough(now)}"]
     return {
         "overlap": {"x": distances, "y": overlap},
         "adjacent": {"x": ends[:1] if label else [], "y": [now] if label else [], "text": label},
@@ -191,11 +190,11 @@ def group_traces(view: OverlapView) -> dict[str, dict]:
     return {
         "union": {"x": sizes, "y": union},
         "union_now": {"x": [g] * known, "y": [now.union] * known, "text": [f"{now.union:.2f} × k"] * known},
-        "union_most": {"x": line, "y": line, "text": at[16]},
+        "union_most": {"x": line, "y": line, "text": at[10]},
         "union_chance": {"x": line, "y": chance_union(share, line), "text": at[64]},
         "joint": {"x": sizes, "y": joint},
-        "joint_now": {"x": [g] * known, "y": [now.joint] * known, "text": [f" {short(now.joint)}"] * known},
-        "joint_chance": {"x": line, "y": chance_joint(share, line), "text": at[2]},
+        "joint_now": {"x": [g] * known, "y": [now.joint] * known, "text": [f" {rough(now.joint)}"] * known},
+        "joint_chance": {"x": line, "y": chance_joint(share, line)},
     }
 
 
@@ -205,12 +204,8 @@ def key_traces(view: OverlapView) -> dict[str, dict]:
     edges = np.arange(0, view.n_keys + width, width)
     shared, new = (np.histogram(keys, edges)[0] for keys in view.keys())
     held = np.minimum(edges[1:], view.n_keys) - edges[:-1]
-    hover = [
-        f"key{'s' if b - a > 1 else ''} {a:,}{f' to {b - 1:,}' if b - a > 1 else ''}: {s:,} shared, {n:,} of this query"
-        for a, b, s, n in zip(edges[:-1].tolist(), (edges[:-1] + held).tolist(), shared.tolist(), new.tolist())
-    ]
     centres = edges[:-1] + (held - 1) / 2
-    bar = {"x": centres, "width": held.astype(np.float64), "customdata": hover}
+    bar = {"x": centres, "width": held.astype(np.float64)}
     return {
         "shared": {**bar, "y": shared / held},
         "new": {**bar, "y": new / held},
@@ -227,17 +222,23 @@ def layer_traces(view: OverlapView) -> dict[str, dict]:
         "layers": {
             "x": adjacent,
             "y": list(range(len(names))),
-            "text": [f"  {_beside(one)}" for one in numbers],
+            "text": [_beside(one) for one in numbers],
+            "textposition": [f"top {_side(one.adjacent)}" for one in numbers],
             "customdata": [_layer_hover(name, one, view.g) for name, one in view.layers.items()],
         },
         "layer_now": {"x": [adjacent[here]], "y": [here]},
     }
 
 
+def _side(share: float) -> str:
+    """Where a label keeps off the ends of an axis of shares."""
+    return "right" if share < 0.3 else "left" if share > 0.7 else "center"
+
+
 def _beside(one: LayerNumbers) -> str:
     if np.isnan(one.adjacent):
         return ""
-    return short(one.adjacent) + ("" if np.isnan(one.union) else f" · {one.union:.2f} × k")
+    return rough(one.adjacent) + ("" if np.isnan(one.union) else f" · {one.union:.2f} × k")
 
 
 def _layer_hover(name: str, one: LayerNumbers, g: int) -> str:
@@ -255,20 +256,22 @@ def headings(view: OverlapView) -> list[str]:
     green, red = (f"<span style='color:{c}'>■</span>" for c in (theme.GREEN, theme.VERMILLION))
     now, g = view.now, view.g
     some = (
-        "no neighbours" if np.isnan(now.adjacent) else f"{short(now.adjacent)}, ┄ by chance {short(view.chosen.share)}"
+        "no neighbours" if np.isnan(now.adjacent) else f"{rough(now.adjacent)}, ┄ by chance {rough(view.chosen.share)}"
     )
-    other = "" if view.neighbour is None else f" with query {view.rows[view.neighbour]}"
+    kinds = (
+        "" if view.neighbour is None else f": {green} shared with query {view.rows[view.neighbour]} {red} not shared"
+    )
     tokens = view.layer.capture.tokens
     token = f" <b>{escape(tokens[view.position])}</b>" if view.layer.has_text else ""
-    squares = f", □ groups of {g}" if g > 1 and len(view.chosen.groups(g)) else ""
+    squares = f", □ g = {g}" if g > 1 and len(view.chosen.groups(g)) else ""
     out = [
-        f"<b>Keys that two queries share</b>{squares}",
+        f"<b>Keys two queries share</b>{squares}",
         "<b>Overlap</b> " + ("of no neighbours" if np.isnan(now.adjacent) else some),
         f"<b>Union / k</b> of {g}" + ("" if np.isnan(now.union) else f": {now.union:.2f}"),
-        f"<b>Joint / k</b> of {g}" + ("" if np.isnan(now.joint) else f": {short(now.joint)}"),
-        f"<b>Keys of query {view.query}</b>{token}, part of the keys there: {green} shared{other} {red} not shared",
+        f"<b>Joint / k</b> of {g}" + ("" if np.isnan(now.joint) else f": {rough(now.joint)}"),
+        f"<b>Keys of query {view.query}</b>{token}, part of the keys there{kinds}",
     ]
-    return [*out, f"<b>Layers</b>: neighbours · union of {g}"] if len(view.layers) > 1 else out
+    return [*out, f"<b>Layers</b>, union of {g}"] if len(view.layers) > 1 else out
 
 
 def axes(view: OverlapView, traces: dict) -> dict:
@@ -282,6 +285,8 @@ def axes(view: OverlapView, traces: dict) -> dict:
     return {
         "xaxis.range": ends,
         "yaxis.range": ends,
+        "xaxis.dtick": 1 if len(view.rows) <= 12 else None,
+        "yaxis.dtick": 1 if len(view.rows) <= 12 else None,
         "xaxis2.range": [np.log10(first) - 0.04, np.log10(max(last, first * 1.01)) + 0.02],
         "xaxis2.tickvals": ticks,
         "xaxis5.range": [-0.5, view.n_keys - 0.5],

@@ -111,6 +111,11 @@ def short(share: float) -> str:
     return "–" if np.isnan(share) else "0 %" if share == 0 else percent(share)
 
 
+def rough(share: float) -> str:
+    """The same in a figure, where whole percents do."""
+    return f"{100 * share:.0f} %" if 0.01 <= share <= 0.99 else short(share)
+
+
 def sentence(view: OverlapView) -> str:
     """What a view shows, in a line."""
     chosen, g, now = view.chosen, view.g, view.now
@@ -118,7 +123,7 @@ def sentence(view: OverlapView) -> str:
     layer = f"{view.layer.title}, " if view.layer.name else ""
     share = f" ({short(min(chosen.k / most, 1.0))})" if most else ""
     setting = f"{layer}k = {chosen.k:,} of up to {most:,} keys{share}"
-    return " · ".join([setting, _neighbours(view, now), _group(g, now), _open(view), *notes(view)])
+    return " · ".join([f"{setting}: {_neighbours(view, now)}", _group(g, now), _open(view), *notes(view)])
 
 
 def _neighbours(view: OverlapView, now: LayerNumbers) -> str:
@@ -126,15 +131,13 @@ def _neighbours(view: OverlapView, now: LayerNumbers) -> str:
         return "no two neighbouring queries to compare"
     step = view.chosen.ranked.step
     apart = "" if step == 1 else f" {step:,} tokens apart"
-    chance = short(view.chosen.share)
-    return f"neighbouring queries{apart} share {short(now.adjacent)} of their keys (by chance {chance})"
+    return f"neighbours{apart} share {short(now.adjacent)} (by chance {short(view.chosen.share)})"
 
 
 def _group(g: int, now: LayerNumbers) -> str:
     if np.isnan(now.union):
         return f"no {g} neighbouring queries form a group"
-    together = f"groups of {g} together want {now.union:.2f} × k keys (union)"
-    return f"{together}, all {g} agree on {short(now.joint)} of k (joint)"
+    return f"groups of {g}: union {now.union:.2f} × k, joint {short(now.joint)} of k"
 
 
 def _open(view: OverlapView) -> str:
@@ -143,7 +146,7 @@ def _open(view: OverlapView) -> str:
         return f"{name} selects no key"
     if view.neighbour is None:
         return f"{name} selects {size:,}"
-    return f"{name} shares {len(view.keys()[0]):,} of its {size:,} with query {view.rows[view.neighbour]}"
+    return f"{name} shares {len(view.keys()[0]):,} of {size:,} with query {view.rows[view.neighbour]}"
 
 
 def notes(view: OverlapView) -> list[str]:

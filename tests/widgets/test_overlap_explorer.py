@@ -61,11 +61,13 @@ def test_the_picture_is_that_of_the_dense_selection(make, capture, trace_of):
         joint, union = (float(part.mean()) for part in index_metrics.joint_and_union(indices, g))
         assert trace_of(panel, "union_now").y[0] == pytest.approx(union)
         assert trace_of(panel, "joint_now").y[0] == pytest.approx(joint)
-        assert f"k = {k:,} of up to 600 keys" in panel.summary and f"together want {union:.2f} × k" in panel.summary
+        assert (
+            f"k = {k:,} of up to 600 keys" in panel.summary and f"groups of {g}: union {union:.2f} × k" in panel.summary
+        )
         other = query - 1 if query else 1
         both = int(index_metrics.common(indices[[query]], indices[[other]]))
         size = int(index_metrics.size(indices[[query]]))
-        assert f"shares {both:,} of its {size:,} with query {other}" in panel.summary
+        assert f"shares {both:,} of {size:,} with query {other}" in panel.summary
         shared, new = trace_of(panel, "shared"), trace_of(panel, "new")
         assert (shared.y * shared.width).sum() == pytest.approx(both)
         assert ((shared.y + new.y) * shared.width).sum() == pytest.approx(size)
@@ -226,7 +228,7 @@ def test_one_query(make, trace_of):
     assert list(trace_of(panel, "union").x) == [1]
     panel.g.value = 1
     panel.wait()
-    assert "groups of 1 together want 1.00 × k keys" in panel.summary
+    assert "groups of 1: union 1.00 × k, joint 100 % of k" in panel.summary
     assert panel.to_frame()["selected"].tolist() == [7]
 
 
@@ -252,7 +254,7 @@ def test_equal_scores_and_nan(make, capture, trace_of):
 def test_queries_that_lie_apart(make, capture):
     positions = torch.arange(32) * 18
     panel = make(replace(capture, positions=positions, hi=positions + 1), k=10)
-    assert "neighbouring queries 18 tokens apart share" in panel.summary
+    assert "neighbours 18 tokens apart share" in panel.summary
     assert "no 4 neighbouring queries form a group" in panel.summary
 
 

@@ -240,8 +240,8 @@ class OverlapExplorer(ControlledPanel):
             self.strip.tokens, self.legend.value = [], ""
             return
         capture, shown = view.layer.capture, view.stretch()
-        kept, new = ([int(p) - shown.start for p in keys if p in shown] for keys in view.keys())
-        queries = [int(p) - shown.start for p in capture.positions[view.rows.start : view.rows.stop] if int(p) in shown]
+        places = (*view.keys(), view.chosen.ranked.positions)
+        kept, new, queries = ((p[(p >= shown.start) & (p < shown.stop)] - shown.start).tolist() for p in places)
         self.legend.value = overlap_view.legend(view)
         with self.strip.hold_sync():
             self.strip.tokens = capture.tokens[shown.start : shown.stop]
