@@ -66,7 +66,8 @@ class IndexCapture:
     def caption(self) -> str:
         """Model, layer, source, dtype and device, for the line under a figure."""
         layer = [f"layer {self.meta['layer']}"] if self.meta.get("layer") is not None else []
-        parts = [str(self.meta.get("model", "unnamed")), *layer, *([self.meta["source"]] * ("source" in self.meta))]
+        source = [str(self.meta["source"])] if self.meta.get("source") is not None else []
+        parts = [str(self.meta.get("model", "unnamed")), *layer, *source]
         dtype = str(self.q.dtype).removeprefix("torch.")
         return " · ".join([*parts, dtype, str(self.q.device), *["recorded"] * bool(self.meta.get("recorded"))])
 

@@ -2,6 +2,7 @@
 
 logit_explorer, truncation_explorer,   the panels of lessons 00, 03, 04 and 01 as a browser shows them; the last has
 search_explorer, timing_explorer       recorded numbers where there is no GPU
+overlap_explorer                       the panel on made-up layers
 threshold                              threshold_picture.py
 """
 
@@ -17,9 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tools")]
 
 import chromium  # noqa: E402
+import nbformat  # noqa: E402
 import threshold_picture  # noqa: E402
 from lab import Lab  # noqa: E402
 from lab_server import LabServer  # noqa: E402
+from nbformat.v4 import new_code_cell, new_notebook  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 LESSONS = {
@@ -27,6 +30,17 @@ LESSONS = {
     "truncation_explorer": "03_truncation_hits.ipynb",
     "search_explorer": "04_pivot_search_and_ties.ipynb",
     "timing_explorer": "01_why_sorting_is_slow.ipynb",
+    "overlap_explorer": "overlap.ipynb",
+}
+# Notebooks that are no lesson: one cell each.
+CELLS = {
+    "overlap.ipynb": """from activations import synthetic
+from widgets import OverlapExplorer
+
+smooth = {5: 0.8, 11: 0.93, 17: 0.97}
+layers = {n: synthetic.index(64, 8192, 8, 64, seed=n, topics=8, smoothness=s) for n, s in smooth.items()}
+explorer = OverlapExplorer(layers, layer=11, query=30)
+explorer"""
 }
 IMAGES = ROOT / "docs" / "images"
 THEMES = ("light", "dark")
@@ -50,6 +64,9 @@ def panel(browser, name: str) -> None:
         served, config = Path(folder, "served"), Path(folder, "jupyter")
         config.mkdir()
         shutil.copytree(ROOT / "notebooks", served, ignore=shutil.ignore_patterns(".*"))
+        for notebook, cell in CELLS.items():
+            named = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+            nbformat.write(new_notebook(cells=[new_code_cell(cell)], metadata=named), served / notebook)
         with LabServer(served, config) as server:
             lab = Lab(server, browser, width=1480, height=1200)
             for theme in THEMES:

@@ -2,8 +2,9 @@
 
 from widgets.panels.base import show
 from widgets.panels.logits import LogitExplorer
+from widgets.panels.overlap import OverlapExplorer
 from widgets.panels.search import SearchExplorer
 from widgets.panels.timing import TimingExplorer
 from widgets.panels.truncation import TruncationExplorer
 
-__all__ = ["LogitExplorer", "SearchExplorer", "TimingExplorer", "TruncationExplorer", "show"]
+__all__ = ["LogitExplorer", "OverlapExplorer", "SearchExplorer", "TimingExplorer", "TruncationExplorer", "show"]

@@ -13,12 +13,15 @@ class TokenStrip(anywidget.AnyWidget):
         tokens: Token strings, drawn as text (never as HTML).
         here: Index of the token whose next-token row is shown.
         readable: Indices that can be picked.
+        kept, new: Indices that are marked, as selected keys are: kept by a neighbour as well, and by this query alone.
         picked: [index, counter] of the latest click; the counter makes the same click twice two events.
     """
 
     tokens = traitlets.List(traitlets.Unicode()).tag(sync=True)
     here = traitlets.Int(-1).tag(sync=True)
     readable = traitlets.List(traitlets.Int()).tag(sync=True)
+    kept = traitlets.List(traitlets.Int()).tag(sync=True)
+    new = traitlets.List(traitlets.Int()).tag(sync=True)
     picked = traitlets.List(traitlets.Int(), [-1, 0]).tag(sync=True)
 
     _esm = """
@@ -39,6 +42,13 @@ class TokenStrip(anywidget.AnyWidget):
         const chip = box.children[here];
         if (chip) box.scrollTop = Math.max(0, chip.offsetTop - box.offsetTop - 40);
       };
+      const markKeys = () => {
+        const kept = new Set(model.get("kept")), fresh = new Set(model.get("new"));
+        [...box.children].forEach((chip, i) => {
+          chip.classList.toggle("qp-kept", kept.has(i));
+          chip.classList.toggle("qp-new", fresh.has(i));
+        });
+      };
       const draw = () => {
         const focused = [...box.children].indexOf(document.activeElement);
         const readable = new Set(model.get("readable"));
@@ -52,10 +62,12 @@ class TokenStrip(anywidget.AnyWidget):
           return chip;
         }));
         mark();
+        markKeys();
         if (focused >= 0 && box.children[focused]) box.children[focused].focus();
       };
       model.on("change:tokens change:readable", draw);
       model.on("change:here", mark);
+      model.on("change:kept change:new", markKeys);
       draw();
       let width = 0;  // a hidden tab has width 0: the figure is fitted when it is shown
       const fit = () => window.dispatchEvent(new Event("resize"));

@@ -34,6 +34,11 @@ STYLE = """<style>
 .qp-panel .qp-token:hover, .qp-panel .qp-token:focus-visible { border-color: #0072B2; outline: none; }
 .qp-panel .qp-token[aria-current="true"] { border-color: #D55E00; border-width: 1px 1px 3px 1px; font-weight: 600; }
 .qp-panel .qp-token.qp-unread { cursor: default; opacity: 0.75; border-bottom-style: dotted; }
+.qp-panel .qp-token.qp-kept, .qp-panel .qp-legend.qp-kept { background: rgba(0, 158, 115, 0.25);
+  border-bottom: 3px solid #009E73; opacity: 1; }
+.qp-panel .qp-token.qp-new, .qp-panel .qp-legend.qp-new { background: rgba(213, 94, 0, 0.2);
+  border-bottom: 3px dashed #D55E00; opacity: 1; }
+.qp-panel .qp-legend { padding: 0 4px; border-radius: 3px; margin-right: 6px; }
 </style>"""
 
 

@@ -32,6 +32,12 @@ def test_a_round_trip_keeps_every_bit(tmp_path, dtype):
     assert load_capture(tmp_path / "index.safetensors").mass is None
 
 
+def test_a_caption_says_what_is_known():
+    assert dataclasses.replace(made(), meta={}).caption == "unnamed · float32 · cpu"
+    known = {"model": "m", "layer": 5, "source": "attention"}
+    assert dataclasses.replace(made(), meta=known).caption == "m · layer 5 · attention · float32 · cpu"
+
+
 def changed(path, change):
     with safe_open(path, framework="pt") as file:
         tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118

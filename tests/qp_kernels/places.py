@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from qp_kernels import attention, pivot, qrita
+from qp_kernels.pivot import ranking
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -95,6 +96,7 @@ sample = at_place(qrita.sample)
 truncation = at_place(qrita.truncation)
 sparse_attention = at_place(attention.sparse_attention)
 dense_topk = at_place(pivot.dense_topk)
+rank_keys = at_place(ranking.rank_keys)
 pivot_topk = at_place(pivot.pivot_topk)
 hisa_topk = at_place(pivot.hisa_topk)
 misa_topk = at_place(pivot.misa_topk)

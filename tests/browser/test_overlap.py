@@ -1,0 +1,98 @@
+"""OverlapExplorer as a user meets it, on made-up layers with topics; no lesson shows it yet."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+CELL = """
+from activations import synthetic
+from widgets import OverlapExplorer
+
+smooth = {5: 0.8, 11: 0.93, 17: 0.97}
+layers = {n: synthetic.index(64, 8192, 8, 64, seed=n, topics=8, smoothness=s) for n, s in smooth.items()}
+explorer = OverlapExplorer(layers, layer=11, query=30)
+explorer
+"""
+
+
+@pytest.fixture(scope="module")
+def overlap(lab, served):
+    """A notebook with the panel alone, run in light theme."""
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = new_notebook(cells=[new_code_cell(CELL.strip())], metadata={"kernelspec": kernel})
+    nbformat.write(notebook, served / "overlap.ipynb")
+    lab.open_notebook("overlap.ipynb", theme="light")
+    lab.run_all(timeout_s=90)
+    lab.wait_drawn()
+    lab.kernel("explorer.wait(60)", 90)
+    return lab
+
+
+def looks_right(lab):
+    assert lab.contrast_offenders() == []
+    assert lab.clipped_texts() == []
+    assert lab.error == ""
+
+
+def marked(lab):
+    """Tokens that are marked as keys, and where the text begins."""
+    return lab.page.evaluate("document.querySelectorAll('.qp-token.qp-kept, .qp-token.qp-new').length")
+
+
+def test_it_opens_quietly(overlap):
+    assert overlap.console_errors == [] and overlap.outgoing == []
+    assert overlap.page.evaluate("qp.fill(0)") == pytest.approx(1, abs=0.03)
+    assert overlap.summary.startswith("layer 11, k = 512 of up to 8,192 keys")
+    assert len(overlap.trace("layers")["x"]) == 3 and len(overlap.trace("map")["z"]) == 64
+    looks_right(overlap)
+
+
+def test_k_and_g_move_what_is_drawn(overlap):
+    with overlap.expect_change("overlap", "adjacent", "union", "shared", "layers"):
+        overlap.press("k", "ArrowRight", times=3)
+    with overlap.expect_change("groups", "union_now", "joint_now"):
+        overlap.press("g", "ArrowRight", times=4)
+    overlap.wait_for("() => qp.summary().includes('groups of 8: union ')")
+    overlap.set_text("k", 40)
+    overlap.wait_for("() => qp.summary().includes('k = 40 of up to')")
+    looks_right(overlap)
+    overlap.set_text("k", 9000)
+    overlap.wait_for("() => qp.error().startsWith('k must be a whole number from 1 to 8,192')")
+    overlap.set_text("k", 512)
+    overlap.wait_for("() => qp.error() === '' && qp.summary().includes('k = 512 of up to')")
+
+
+def test_a_step_is_painted_soon(overlap):
+    for label, trace in (("k", "overlap"), ("g", "union_now")):
+        times = [overlap.key_to_painted_ms(label, trace)["painted_ms"] for _ in range(5)]
+        assert min(times) < 400, (label, times)  # 150 on two idle cores; tests run beside other work
+
+
+def test_a_click_on_the_map_chooses_a_query(overlap):
+    with overlap.expect_change("here", "shared", "new"):
+        overlap.click_plot(0.3, 0.6)
+    overlap.wait_for("() => qp.summary().includes('query 19 (position 8,147')")
+    assert overlap.value("query") == "19"
+
+
+def test_the_text_shows_its_keys_and_follows_a_click(overlap):
+    assert len(overlap.tokens) == 300 and marked(overlap) > 10
+    overlap.click_plot(0.05, 0.02, subplot="x5y5")
+    place = int(overlap.value("text at"))
+    if place > 1000:  # no bar stands there
+        overlap.set_text("text at", 400)
+    overlap.wait_text(r"Tokens 1?\d\d to \d\d\d of 8,192, with \d+ of the \d+ keys of")
+    assert overlap.error == ""
+
+
+def test_another_layer_and_a_dark_theme(overlap):
+    with overlap.expect_change("adjacent", "layer_now"):
+        overlap.choose("layer", "17")
+    overlap.wait_for("() => qp.summary().startsWith('layer 17, k = ')")
+    overlap.switch_theme("dark")
+    looks_right(overlap)
+    with overlap.expect_change("here"):
+        overlap.press("query", "Home")
+    overlap.wait_for("() => qp.summary().includes('with query 1')")
+    looks_right(overlap)
+    assert overlap.console_errors == []

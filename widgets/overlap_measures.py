@@ -1,0 +1,182 @@
+"""How alike the queries of a window choose: their selections as bits, compared by counting. No drawing.
+
+A window is ranked once; then any k is a comparison, a selection of N keys takes N / 8 bytes, and what two queries share
+is a count of bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from qp_kernels.pivot.groups import cut
+from qp_kernels.pivot.ranking import Ranking
+
+WINDOW = 64  # queries that are compared with each other
+GROUPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)  # sizes that the lines over g are drawn at
+
+
+def window_of(query: int, count: int) -> range:
+    """The rows that a query is compared with: the 64 of its block, or the last ones."""
+    start = min(query // WINDOW * WINDOW, max(count - WINDOW, 0))
+    return range(start, min(start + WINDOW, count))
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """A window of T queries whose N keys are ranked.
+
+    Attributes:
+        rows: Which queries of the layer. rank, equal, count: As `Ranking` has them, as arrays.
+        lo, hi, positions: [T] int64 of these queries.
+    """
+
+    rows: range
+    rank: np.ndarray
+    equal: np.ndarray
+    count: np.ndarray
+    lo: np.ndarray
+    hi: np.ndarray
+    positions: np.ndarray
+
+    @classmethod
+    def of(cls, capture, rows: range, parts: list[Ranking]) -> Ranked:
+        """From rankings of the rows, in order."""
+        arrays = {name: torch.cat([getattr(part, name).cpu() for part in parts]).numpy() for name in Ranking._fields}
+        here = slice(rows.start, rows.stop)
+        return cls(rows, **arrays, **{name: getattr(capture, name)[here].numpy() for name in ("lo", "hi", "positions")})
+
+    @property
+    def nbytes(self) -> int:
+        return self.rank.nbytes + self.equal.nbytes
+
+    @cached_property
+    def alike(self) -> int:
+        """How many queries score all their keys alike."""
+        inside = np.arange(self.equal.shape[1]) < self.count[:, None] - 1
+        return int(((self.equal & inside).sum(1) == self.count - 1).sum() - (self.count == 1).sum())
+
+    @cached_property
+    def step(self) -> int:
+        """Tokens between neighbouring queries of one sequence: the smallest distance, 0 without a neighbour."""
+        apart = np.diff(self.positions)[self.lo[1:] == self.lo[:-1]]
+        apart = apart[apart > 0]
+        return int(apart.min()) if len(apart) else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """What the queries of a window select at one k.
+
+    Attributes:
+        ranked: The window. k: Keys a query. bits: [T, words] uint64: one bit a key. size: [T] keys selected.
+    """
+
+    ranked: Ranked
+    k: int
+    bits: np.ndarray
+    size: np.ndarray
+
+    @classmethod
+    def at(cls, ranked: Ranked, k: int) -> Chosen:
+        bytes_ = np.packbits(ranked.rank < k, axis=1, bitorder="little")
+        padded = np.zeros((len(bytes_), -(-bytes_.shape[1] // 8) * 8), np.uint8)
+        padded[:, : bytes_.shape[1]] = bytes_
+        return cls(ranked, k, padded.view(np.uint64), np.minimum(ranked.count, k))
+
+    @property
+    def share(self) -> float:
+        """What part of its keys a query selects, in the mean: what two queries would share by chance."""
+        some = self.ranked.count > 0
+        return float((self.size[some] / self.ranked.count[some]).mean()) if some.any() else np.nan
+
+    @property
+    def tied(self) -> int:
+        """Queries whose last selected key scores as one that is left out: there the position decides."""
+        last = np.minimum(self.k, self.ranked.rank.shape[1]) - 1
+        return int((self.ranked.equal[:, last] & (self.ranked.count > self.k)).sum())
+
+    def keys(self, row: int) -> np.ndarray:
+        """Positions that a row of the window selects, ascending."""
+        return np.flatnonzero(self.ranked.rank[row] < self.k)
+
+    @cached_property
+    def overlap(self) -> np.ndarray:
+        """[T, T]: keys that two queries share over the larger of their selections; NaN where one selects none."""
+        T = len(self.size)
+        shared = np.zeros((T, T))
+        for t in range(T):
+            shared[t, t:] = shared[t:, t] = np.bitwise_count(self.bits[t] & self.bits[t:]).sum(1, dtype=np.int64)
+        larger = np.maximum(self.size[:, None], self.size).astype(np.float64)
+        larger[(self.size[:, None] == 0) | (self.size == 0)] = np.nan
+        return shared / larger
+
+    @cached_property
+    def by_distance(self) -> tuple[np.ndarray, np.ndarray]:
+        """Distances [tokens] that occur, ascending, and the mean overlap of all pairs of queries so far apart."""
+        first, second = np.triu_indices(len(self.size), 1)
+        apart = np.abs(self.ranked.positions[second] - self.ranked.positions[first])
+        overlap = self.overlap[first, second]
+        usable = (self.ranked.lo[first] == self.ranked.lo[second]) & (apart > 0) & ~np.isnan(overlap)
+        distances, which = np.unique(apart[usable], return_inverse=True)
+        counts = np.bincount(which, minlength=len(distances))
+        return distances, np.bincount(which, overlap[usable], len(distances)) / np.maximum(counts, 1)
+
+    @cached_property
+    def adjacent(self) -> float:
+        """Mean overlap of neighbouring queries, `ranked.step` tokens apart; NaN without any."""
+        ranked = self.ranked
+        near = np.flatnonzero((np.diff(ranked.positions) == ranked.step) & (ranked.lo[1:] == ranked.lo[:-1]))
+        near = near[(self.size[near] > 0) & (self.size[near + 1] > 0)]
+        if not ranked.step or not len(near):
+            return np.nan
+        shared = np.bitwise_count(self.bits[near] & self.bits[near + 1]).sum(1, dtype=np.int64)
+        return float((shared / np.maximum(self.size[near], self.size[near + 1])).mean())
+
+    def groups(self, g: int) -> np.ndarray:
+        """First rows of the whole groups of g neighbours that PIVOT would form from the window's first query on.
+
+        Groups with a query that selects nothing are left out.
+        """
+        found = cut(torch.from_numpy(self.ranked.lo), torch.from_numpy(self.ranked.hi), g)
+        starts = found.start[found.stop - found.start == g]
+        return starts[(self.size[starts[:, None] + np.arange(g)] > 0).all(1)]
+
+    def union_and_joint(self, g: int) -> tuple[float, float]:
+        """Keys that any member of a group selects, and that all do, over k in the mean of the groups; NaN without one.
+
+        k is the mean size of the members' selections, which is less than k where they have fewer keys.
+        """
+        starts = self.groups(g)
+        if not len(starts):
+            return np.nan, np.nan
+        members = starts[:, None] + np.arange(g)
+        some, every = self.bits[starts], self.bits[starts]
+        for member in range(1, g):
+            some = some | self.bits[starts + member]
+            every = every & self.bits[starts + member]
+        mean = self.size[members].mean(1)
+        union, joint = (np.bitwise_count(part).sum(1, dtype=np.int64) / mean for part in (some, every))
+        return float(union.mean()), float(joint.mean())
+
+    @cached_property
+    def over_g(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Group sizes of which the window has whole groups; union / k and joint / k of each."""
+        sizes = [g for g in GROUPS if g <= len(self.size)]
+        found = [(g, *self.union_and_joint(g)) for g in sizes]
+        found = np.array([one for one in found if not np.isnan(one[1])]).reshape(-1, 3)
+        return found[:, 0].astype(np.int64), found[:, 1], found[:, 2]
+
+
+def chance_union(share: float, g) -> np.ndarray:
+    """Union / k of g queries that each select a share of the keys at random."""
+    g = np.asarray(g, np.float64)
+    return (1 - (1 - share) ** g) / share if share > 0 else np.full(g.shape, np.nan)
+
+
+def chance_joint(share: float, g) -> np.ndarray:
+    """Joint / k of such queries."""
+    return share ** (np.asarray(g, np.float64) - 1)
