@@ -17,7 +17,7 @@ from small_selection import shrink
 
 from qp_kernels import pivot
 
-SMALL = {"block": 4, "blocks": 3}
+FEW_BLOCKS = {"block": 4, "blocks": 3}
 pytestmark = [pytest.mark.usefixtures("place"), pytest.mark.kernels]
 DTYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn]
 MIB = 1 << 20
@@ -317,7 +317,11 @@ def test_scales_of_any_layout():
     assert not any(scale.is_contiguous() for scale in scales)
     for k_scale, q_scale in (scales, (torch.ones(1).expand(len(k)), torch.ones(1, 1).expand(6, 3))):
         same = {"k_scale": k_scale.contiguous(), "q_scale": q_scale.contiguous()}
-        for select, options in ((dense_topk, {}), (pivot_topk, {"mode": "reuse", "guard": False}), (hisa_topk, SMALL)):
+        for select, options in (
+            (dense_topk, {}),
+            (pivot_topk, {"mode": "reuse", "guard": False}),
+            (hisa_topk, FEW_BLOCKS),
+        ):
             found = select(q, k, w, 4, k_scale=k_scale, q_scale=q_scale, **options)
             assert found.equal(select(q, k, w, 4, **same, **options)), select
 
