@@ -42,13 +42,14 @@ def _register() -> None:
 
 
 def attention_modules(model, layer: int) -> list:
-    """The self-attention modules that say they belong to a layer: one, in a causal model."""
+    """The self-attention modules of a layer whose function comes from transformers' table: one, in a causal model."""
     return [
         module
         for module in model.modules()
         if getattr(module, "layer_idx", None) == layer
         and "attention" in type(module).__name__.lower()
         and hasattr(module, "config")
+        and hasattr(sys.modules[type(module).__module__], "ALL_ATTENTION_FUNCTIONS")
         and not getattr(module, "is_cross_attention", False)
     ]
 
@@ -72,8 +73,7 @@ def _look_and_attend(module, query, key, value, attention_mask, *args, **options
     config.see(module, query[0], key[0], options)
     name = config.own._attn_implementation
     home = sys.modules[type(module).__module__]
-    functions = getattr(home, "ALL_ATTENTION_FUNCTIONS", None)
-    function = functions.get_interface(name, getattr(home, "eager_attention_forward", None))
+    function = home.ALL_ATTENTION_FUNCTIONS.get_interface(name, getattr(home, "eager_attention_forward", None))
     if options.get("indices") is not None and name in _MASKED:
         attention_mask = _without_the_rest(attention_mask, options.pop("indices"), query.dtype)
     return function(module, query, key, value, attention_mask, *args, **options)

@@ -23,6 +23,8 @@ from .progress import Progress, quiet
 SOURCES = ("attention", "distilled", "native")
 # Of the mass [T, N] that is taken without being asked for: all 8,192 queries of 8,192 tokens.
 MASS_BYTES = 256 << 20
+# Kinds of layers in configurations of mixed models, besides linear attention.
+_WITHOUT_ATTENTION = ("mamba", "mamba2", "conv", "recurrent")
 
 
 def index_layers(lm: LanguageModel, source: str = "attention", n_tokens: int | None = None) -> list[int]:
@@ -183,8 +185,7 @@ def _kind(lm: LanguageModel, layer: int) -> str:
 
 def _attends(lm: LanguageModel, layer: int) -> bool:
     kind = _kind(lm, layer)
-    linear = "linear" in kind or "attention" not in kind
-    return bool(attention_modules(lm.model, layer)) and not (kind and linear)
+    return "linear" not in kind and kind not in _WITHOUT_ATTENTION and bool(attention_modules(lm.model, layer))
 
 
 def _reach(lm: LanguageModel, layer: int) -> int | None:

@@ -35,13 +35,15 @@ def main() -> int:
         ids = lm.encode(texts.builtin_text("pydoc", CHARACTERS_A_TOKEN * n_tokens))[:n_tokens]
         if len(ids) < n_tokens:
             raise SystemExit(f"the text has {len(ids):,} tokens only")
-        records.append(cost(lm, ids, layers[-1:], None, options.device))
-        print(line(records[-1]), flush=True)
+        record, _ = captured(lm, ids, layers[-1:], device=options.device)
+        records.append(record)
+        print(line(record), flush=True)
         positions = queries(n_tokens, options.queries)
-        records.append(cost(lm, ids, layers, positions, options.device))
-        print(line(records[-1]), flush=True)
+        record, captures = captured(lm, ids, layers, device=options.device, positions=positions, mass=True)
+        records.append(record)
+        print(line(record), flush=True)
         topk = options.topk or n_tokens // 16
-        for capture in activations.capture_index(lm, ids, layer=layers, positions=positions, mass=True):
+        for capture in captures:
             records.append(measured(capture, topk, options.budget or 2 * topk, options.group))
             print(line(records[-1]), flush=True)
     if options.record:
@@ -74,19 +76,20 @@ def queries(n_tokens: int, count: int) -> torch.Tensor:
     return (starts[:, None] + torch.arange(RUN)).flatten().unique()
 
 
-def cost(lm, ids: torch.Tensor, layers: list[int], positions, device: str) -> dict:
-    """Time and memory of one capture, with the mass that it takes by itself."""
+def captured(lm, ids: torch.Tensor, layers: list[int], *, device: str, **options) -> tuple[dict, list]:
+    """Captures of one run, and what it took."""
     cuda = torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     start = time.monotonic()
-    found = activations.capture_index(lm, ids, layer=layers, positions=positions)
+    found = activations.capture_index(lm, ids, layer=layers, **options)
     if cuda:
         torch.cuda.synchronize()
     seconds = time.monotonic() - start
     peak = torch.cuda.max_memory_allocated() if cuda else process_peak_bytes()
     record = {"kind": "capture", "tokens": len(ids), "layers": " ".join(map(str, layers)), "queries": len(found[0])}
-    return {**record, "mass": found[0].mass is not None, "capture_s": seconds, "peak_bytes": peak}
+    record |= {"mass": found[0].mass is not None, "capture_s": seconds, "peak_bytes": peak}
+    return record, found
 
 
 def process_peak_bytes() -> int | None:

@@ -21,6 +21,18 @@ SIZES = {
 GPT2_SIZES = {"vocab_size": 100, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256}
 
 
+# Two layers of linear attention below one of attention, and experts.
+MIXED_SIZES = {
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 # Experts and a lightning indexer of 8 heads of 16, half of it rotated, that keeps 10 keys.
 DSA_SIZES = {
     "moe_intermediate_size": 16,
@@ -79,6 +91,7 @@ def make_model(name: str, seed: int = 0, **more):
         "gpt_oss": (hf.GptOssConfig, {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}),
         "granite": (hf.GraniteConfig, {**without_head_dim, "logits_scaling": 8.0}),
         "mamba": (hf.MambaConfig, {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 3, **special}),
+        "qwen3_next": (hf.Qwen3NextConfig, {**SIZES, **MIXED_SIZES}),
         "deepseek_v32": (hf.DeepseekV32Config, dsa),
         "glm_moe_dsa": (hf.GlmMoeDsaConfig, dsa),
     }[name]
