@@ -35,7 +35,7 @@ def index_layers(lm: LanguageModel, source: str = "attention", n_tokens: int | N
             shared one.
         n_tokens: Length of a text: a window at least as long does not count. None: any window does.
     """
-    _source(source)
+    _source(lm, source)
     if source == "native":
         return [layer for layer in range(lm.n_layers) if indexer_of(lm.model, layer)]
     reaches = {layer: _reach(lm, layer) for layer in range(lm.n_layers) if _attends(lm, layer)}
@@ -76,11 +76,10 @@ def capture_index(
         RuntimeError: the layer does not attend through transformers' attention functions, or an indexer does more than
             is known of it.
     """
-    _source(source)
-    if source == "distilled":
-        raise ValueError(f"source 'distilled' is not there yet: there {_there(lm)}")
+    _source(lm, source)
     ids = text_ids(lm, text_or_ids)
-    layers = [layer] if isinstance(layer, int) else list(layer)
+    several = isinstance(layer, Sequence) and not isinstance(layer, str)
+    layers = list(layer) if several else [layer]
     if not layers:
         raise ValueError("no layer is named: the list of layers is empty")
     for one in layers:
@@ -106,7 +105,7 @@ def capture_index(
         progress(0, len(ids), "Reading the text")
         hidden_states(lm.model, ids.to(lm.device), None, progress, 0, len(ids), cached=source == "native")
     found = [_capture(lm, one, source, ids, kept, order, native.get(one), attending.get(one)) for one in layers]
-    return found[0] if isinstance(layer, int) else found
+    return found if several else found[0]
 
 
 def _capture(lm, layer: int, source: str, ids: Tensor, kept: Tensor, order: Tensor, native, attending) -> IndexCapture:
@@ -140,14 +139,12 @@ def _capture(lm, layer: int, source: str, ids: Tensor, kept: Tensor, order: Tens
     )
 
 
-def _source(source: str) -> None:
+def _source(lm: LanguageModel, source: str) -> None:
     if source not in SOURCES:
         raise ValueError(f"source must be one of {SOURCES}, got {source!r}")
-
-
-def _there(lm: LanguageModel) -> str:
-    """The sources that a model has, in words."""
-    return "are 'attention' and 'native'" if index_layers(lm, "native") else "is 'attention'"
+    if source == "distilled":
+        there = "are 'attention' and 'native'" if index_layers(lm, "native") else "is 'attention'"
+        raise ValueError(f"source 'distilled' is not there yet: there {there}")
 
 
 def _layer(lm: LanguageModel, layer: int, source: str, n_tokens: int) -> None:

@@ -208,6 +208,8 @@ def test_windows(small, monkeypatch):
     [
         ({"layer": 3}, r"layer must be an int in \[0, 2\], got 3"),
         ({"layer": -1}, r"layer must be an int in \[0, 2\], got -1"),
+        ({"layer": None}, r"layer must be an int in \[0, 2\], got None"),
+        ({"layer": "1"}, r"layer must be an int in \[0, 2\], got '1'"),
         ({"layer": [0, True]}, r"layer must be an int in \[0, 2\], got True"),
         ({"layer": []}, "no layer is named"),
         ({"source": "weights"}, "source must be one of"),
@@ -235,6 +237,12 @@ def test_layers_of_another_kind(small):
     assert index_layers(small("qwen3_next")) == [2]
     with pytest.raises(ValueError, match=r"layer 1 has no attention .* layers \[2\] have one"):
         capture_index(small("qwen3_next"), IDS, layer=1)
+
+
+@pytest.mark.parametrize("source", ["weights", "distilled"])
+def test_sources_that_are_not_there_have_no_layers(small, source):
+    with pytest.raises(ValueError, match="source must be one of|source 'distilled' is not there yet"):
+        index_layers(small(), source)
 
 
 def test_a_model_without_attention(small):
