@@ -44,7 +44,7 @@ class IndexerRows:
         self.indexer, self.layer, self.positions = indexer, layer, positions
         self.seen = 0
         self._made: dict[str, Tensor] = {}
-        self._parts: dict[str, list[Tensor]] = {}
+        self._parts: dict[str, list[Tensor]] = {"q": [], "k": [], "w": []}
         name, self.style = ROPE[indexer.config.model_type]
         self._rotate = getattr(sys.modules[type(indexer).__module__], name)
 
@@ -75,8 +75,6 @@ class IndexerRows:
         start = len(keys) - len(q)
         self._check_keys(k, keys[start:])
         self._check_selection(q[-1], keys, w[-1], selected[0, -1])
-        if start == 0:
-            self._parts = {"q": [], "k": [], "w": []}
         rows = chosen(self.positions, start, len(q)).to(q.device)
         self._parts["q"].append(q[rows])
         self._parts["k"].append(keys[start:].clone())

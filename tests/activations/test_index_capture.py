@@ -33,7 +33,8 @@ FIELDS = ("q", "k", "w", "mass", "lo", "hi", "positions", "ids")
 
 @pytest.fixture
 def small(tiny):
-    return lambda name="llama", **more: tiny(name, **{**MODELS.get(name, {}), **more})
+    """Weights are large, so that attention is far from even."""
+    return lambda name="llama", **more: tiny(name, **{"initializer_range": 0.4, **MODELS.get(name, {}), **more})
 
 
 def own_attention(lm, ids, layer):
@@ -92,7 +93,7 @@ def test_chunks_give_what_one_pass_gives(small, name, chunk, monkeypatch):
     seen = []
     chunked = capture_index(lm, IDS, layer=2, progress=lambda *step: seen.append(step[0]))
     for field in FIELDS:
-        close(getattr(chunked, field), getattr(whole, field))
+        close(getattr(chunked, field), getattr(whole, field), rtol=1e-3, atol=1e-4)
     assert seen == ([0, 60] if name == "qwen3_next" else [0, *range(chunk, 60, chunk), 60])
 
 
