@@ -260,6 +260,20 @@ def test_attention_past_the_interface_is_told(small, monkeypatch):
         capture_index(lm, IDS, layer=0)
 
 
+def test_chunks_that_do_not_follow_on_each_other_are_told():
+    rows = attention_module.AttentionRows(0, 9, torch.arange(9), None, with_mass=False)
+    query, key = torch.zeros(2, 3, 4), torch.zeros(1, 8, 4)
+    with pytest.raises(RuntimeError, match="layer 0 attends to 8 keys after 0 tokens were read"):
+        rows(torch.nn.Module(), query, key, {})
+
+
+def test_attention_to_later_tokens_is_refused(small):
+    lm = small("gemma3")
+    lm.model.model.layers[2].self_attn.is_causal = False
+    with pytest.raises(ValueError, match="layer 2 also attends to later tokens"):
+        capture_index(lm, IDS, layer=2)
+
+
 def test_a_cancelled_capture_leaves_the_model_as_it_was(small, monkeypatch):
     lm = small()
     monkeypatch.setattr(forward_module, "CHUNK", 16)
