@@ -1,4 +1,4 @@
-"""The live-model half of the data: load or wrap a model, capture logits, synthesise, record.
+"""The live-model half of the data: load or wrap a model, capture logits or an index, synthesise, record.
 
 Importing this package loads neither torch nor transformers; each name below is fetched on first use.
 """
@@ -16,6 +16,8 @@ _HOME = {
     "capture_logits": "capture",
     "LogitCapture": "capture",
     "IndexCapture": "index_capture",
+    "capture_index": "index_run",
+    "index_layers": "index_run",
     "save_capture": "storage",
     "load_capture": "storage",
 }

@@ -193,7 +193,7 @@ def capture_logits(
         raise ValueError(f"layer must be an int in [0, {lm.n_layers}], got {layer!r}")
     progress = progress or quiet
     lengths = torch.tensor([len(text) for text in texts])
-    kept = _positions(positions, int(lengths.sum()))
+    kept = chosen_positions(positions, int(lengths.sum()))
     with lm.lock, torch.inference_mode(), evaluating(lm.model):
         head = lm.head
         hidden = _run(lm, head, texts, layer, progress)
@@ -209,7 +209,7 @@ def capture_logits(
         unused=lambda: lm.text.unused,
         vocab_size=head.vocab_size,
         logits_dtype=logits_dtype,
-        meta=_meta(lm, layer),
+        meta=model_meta(lm, layer),
     )
 
 
@@ -226,6 +226,14 @@ def _texts(lm: LanguageModel, given) -> list[torch.Tensor]:
     return [_text_ids(lm, text) for text in given]
 
 
+def text_ids(lm: LanguageModel, given) -> torch.Tensor:
+    """The ids of one text, checked."""
+    texts = _texts(lm, given)
+    if len(texts) != 1:
+        raise ValueError(f"give one text or its ids, got {len(texts)} texts: capture them one by one")
+    return texts[0]
+
+
 def _text_ids(lm: LanguageModel, text) -> torch.Tensor:
     ids = lm.encode(text) if isinstance(text, str) else torch.tensor(tokens.as_ids(text, lm.vocab_size))
     if not len(ids):
@@ -240,7 +248,8 @@ def _text_ids(lm: LanguageModel, text) -> torch.Tensor:
     return ids.to(torch.int64)
 
 
-def _positions(positions, n_tokens: int) -> torch.Tensor:
+def chosen_positions(positions, n_tokens: int) -> torch.Tensor:
+    """Places in a text as int64, negative ones counted from its end; None is all."""
     if positions is None:
         return torch.arange(n_tokens)
     given = torch.as_tensor(positions).reshape(-1)
@@ -278,7 +287,8 @@ def _check(lm: LanguageModel, ours: torch.Tensor, own: torch.Tensor) -> None:
         )
 
 
-def _meta(lm: LanguageModel, layer: int) -> dict:
+def model_meta(lm: LanguageModel, layer: int) -> dict:
+    """What a capture says of the model that it is of."""
     import transformers
 
     return {

@@ -20,13 +20,16 @@ _CACHE_NAMES = ("cache", "past_key_values")
 _FINAL_NORMS = {"norm", "final_norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f"}
 
 
-def hidden_states(model, ids: torch.Tensor, layer: int | None, progress: Progress, done: int, total: int):
+def hidden_states(
+    model, ids: torch.Tensor, layer: int | None, progress: Progress, done: int, total: int, *, cached: bool = False
+):
     """Head inputs of one text, in chunks that reuse the model's cache.
 
     Args:
         ids: [T] int64 on the model's device.
         layer: None for the model's output, else the output of that layer (0: the embeddings) after the final norm.
         done, total: Tokens before this text and in all, for `progress`, which may raise to stop.
+        cached: Let the model keep a cache even of a text that is one chunk.
     Returns:
         hidden [T, H]; what the head saw at the last position [1, H]; the logits [V] that the model made of it.
     Raises:
@@ -37,7 +40,7 @@ def hidden_states(model, ids: torch.Tensor, layer: int | None, progress: Progres
     while start < len(ids):
         # A model whose cache cannot be continued by a chunk gets the whole text at once instead.
         stop = min(start + CHUNK, len(ids)) if chunked else len(ids)
-        arguments = {"input_ids": ids[None, start:stop], "use_cache": chunked}
+        arguments = {"input_ids": ids[None, start:stop], "use_cache": chunked or cached}
         if cache is not None:
             accepted = inspect.signature(model.forward).parameters
             arguments[next(name for name in _CACHE_NAMES if name in accepted)] = cache

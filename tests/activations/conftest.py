@@ -21,6 +21,38 @@ SIZES = {
 GPT2_SIZES = {"vocab_size": 100, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256}
 
 
+# Two layers of linear attention below one of attention, and experts.
+MIXED_SIZES = {
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+# Experts and a lightning indexer of 8 heads of 16, half of it rotated, that keeps 10 keys.
+DSA_SIZES = {
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "index_topk": 10,
+    "index_head_dim": 16,
+    "index_n_heads": 8,
+}
+
+
 class Characters:
     """The least that `wrap` takes for a tokenizer: 90 ids for a head of 100."""
 
@@ -36,7 +68,8 @@ class Characters:
         return "".join(chr(64 + i) for i in ids)
 
 
-def make_model(name: str, seed: int = 0):
+def make_model(name: str, seed: int = 0, **more):
+    """`more`: fields of the configuration besides or instead of those here."""
     import torch
     import transformers as hf
 
@@ -44,18 +77,25 @@ def make_model(name: str, seed: int = 0):
     special = {"bos_token_id": 1, "eos_token_id": 2}
     without_head_dim = {key: value for key, value in SIZES.items() if key != "head_dim"}
     without_kv_heads = {key: value for key, value in without_head_dim.items() if key != "num_key_value_heads"}
-    config = {
-        "llama": lambda: hf.LlamaConfig(**SIZES),
-        "qwen3": lambda: hf.Qwen3Config(**SIZES),
-        "mistral": lambda: hf.MistralConfig(**SIZES, sliding_window=8),
-        "gemma3": lambda: hf.Gemma3TextConfig(
-            **SIZES, sliding_window=8, query_pre_attn_scalar=8, final_logit_softcapping=0.5
-        ),
-        "gpt2": lambda: hf.GPT2Config(**GPT2_SIZES, **special),
-        "gpt_neox": lambda: hf.GPTNeoXConfig(**without_kv_heads),
-        "granite": lambda: hf.GraniteConfig(**without_head_dim, logits_scaling=8.0),
-        "mamba": lambda: hf.MambaConfig(vocab_size=100, hidden_size=32, num_hidden_layers=3, **special),
-    }[name]()
+    gemma = {"sliding_window": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 0.5}
+    dsa = {**without_head_dim, **DSA_SIZES}
+    kind, sizes = {
+        "llama": (hf.LlamaConfig, SIZES),
+        "qwen2": (hf.Qwen2Config, without_head_dim),
+        "qwen3": (hf.Qwen3Config, SIZES),
+        "mistral": (hf.MistralConfig, {**SIZES, "sliding_window": 8}),
+        "gemma2": (hf.Gemma2Config, {**SIZES, **gemma, "attn_logit_softcapping": 0.5}),
+        "gemma3": (hf.Gemma3TextConfig, {**SIZES, **gemma}),
+        "gpt2": (hf.GPT2Config, {**GPT2_SIZES, **special}),
+        "gpt_neox": (hf.GPTNeoXConfig, without_kv_heads),
+        "gpt_oss": (hf.GptOssConfig, {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}),
+        "granite": (hf.GraniteConfig, {**without_head_dim, "logits_scaling": 8.0}),
+        "mamba": (hf.MambaConfig, {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 3, **special}),
+        "qwen3_next": (hf.Qwen3NextConfig, {**SIZES, **MIXED_SIZES}),
+        "deepseek_v32": (hf.DeepseekV32Config, dsa),
+        "glm_moe_dsa": (hf.GlmMoeDsaConfig, dsa),
+    }[name]
+    config = kind(**{**sizes, **more})
     return hf.AutoModelForCausalLM.from_config(config).eval()
 
 
