@@ -161,7 +161,7 @@ def test_float32_is_never_tf32():
 def test_a_row_split_over_programs(slots, dtype, monkeypatch):
     from qp_kernels import attention_launch as launch
 
-    monkeypatch.setattr(launch, "card", lambda device: (slots, 99 << 10))
+    monkeypatch.setattr(launch, "limits", lambda device: (slots, 99 << 10))
     q, k, v, indices = problem(3, 18, 1, 40, 20, 50, 250, dtype)
     indices[1, 60:70], indices[1, 128:] = -1, -1  # whole splits without keys
     got = sparse_attention(q, k, v, indices, scale=0.4)
