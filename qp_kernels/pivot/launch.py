@@ -143,10 +143,9 @@ def _rescored(problem: Problem, lists: Tensor, starts: np.ndarray, stops: np.nda
     span = span_of(width, blocks.count, sizes["BLOCK"], device)
     launch(problem, scores, blocks, own, width, span, sizes, lists)
     # Rows find their list by their number, so lists of unequal groups are repeated for each.
-    per = int(counts[0])
-    if not ((counts[:-1] == per).all() and counts[-1] <= per):
-        lists = repeated(lists, counts)
-        per = 1
+    per = bounds.even_count(starts, stops)
+    if not per:
+        lists, per = repeated(lists, counts), 1
     of = bounds.ranges(0, np.full(len(problem), width), problem.topk, device)
     selection.select(scores, of, result, lists=lists, list_rows=per)
 
@@ -256,7 +255,7 @@ def proxies(problem: Problem, groups: Groups, kind: str) -> Problem:
     q = torch.empty(len(groups), heads, width, dtype=problem.q.dtype, device=device)
     w = torch.empty(len(groups), heads, dtype=torch.float32, device=device)
     scale = torch.empty_like(w)
-    per = per_group(groups)
+    per = bounds.even_count(groups.start, groups.stop)
     table = None
     if per == 0:
         counts = groups.stop - groups.start
@@ -280,19 +279,11 @@ def proxies(problem: Problem, groups: Groups, kind: str) -> Problem:
     return replace(problem, q=q, w=w, q_scale=scale if is_8_bit else None, lo=lo, hi=hi)
 
 
-def per_group(groups: Groups) -> int:
-    """Rows of a group where all have as many, but for a smaller last one, and follow each other; else 0."""
-    counts = groups.stop - groups.start
-    per = int(counts[0])
-    even = (counts[:-1] == per).all() and counts[-1] <= per and (np.diff(groups.start) == per).all()
-    return per if even else 0
-
-
 def reuse(problem: Problem, groups: Groups, kind: str) -> Tensor:
     """Every member takes its proxy's topk: [T, topk] int32."""
     result = result_of(problem)
     for part, some, rows in over_groups(problem, groups, 0):
-        proxy, per = proxies(part, some, kind), per_group(some)
+        proxy, per = proxies(part, some, kind), bounds.even_count(some.start, some.stop)
         of = ranges_of(proxy, part.topk)
         if 0 < per <= MOST_REPEATED:
             best(proxy, of, result[rows], repeat=per)

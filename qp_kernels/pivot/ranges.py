@@ -104,11 +104,19 @@ def scan_blocks(of: Ranges, size: int, device: torch.device) -> Blocks:
     return _cut(starts, np.append(starts[1:], of.rows), np.arange(len(starts)), size, device, of)
 
 
-def list_blocks(starts: np.ndarray, stops: np.ndarray, size: int, device: torch.device) -> Blocks:
-    """Blocks of rows that share a list: rows [starts[i], stops[i]) have list i."""
+def even_count(starts: np.ndarray, stops: np.ndarray) -> int:
+    """How many rows each of [starts[i], stops[i]) has, where all have as many but for a smaller last one, and they
+    follow each other; else 0."""
     counts = stops - starts
     per = int(counts[0])
-    if bool((counts[:-1] == per).all()) and counts[-1] <= per and bool((np.diff(starts) == per).all()):
+    is_even = (counts[:-1] == per).all() and counts[-1] <= per and (np.diff(starts) == per).all()
+    return per if is_even else 0
+
+
+def list_blocks(starts: np.ndarray, stops: np.ndarray, size: int, device: torch.device) -> Blocks:
+    """Blocks of rows that share a list: rows [starts[i], stops[i]) have list i."""
+    per = even_count(starts, stops)
+    if per:
         parts = -(-per // size)
         return Blocks(len(starts) * parts, size, per, parts, None)
     return _cut(starts, stops, np.arange(len(starts)), size, device, None)

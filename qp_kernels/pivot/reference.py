@@ -111,12 +111,11 @@ def ascending(chosen: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(chosen, (0, width - chosen.shape[1]), value=-1).int()
 
 
-def chunks(problem: Problem, rows: int | None = None) -> Iterator[slice]:
+def chunks(problem: Problem) -> Iterator[slice]:
     """Rows whose scores fit `max_bytes` at once; at least one."""
     step = max(1, problem.max_bytes // (BYTES_A_SCORE * max(1, problem.keys)))
-    total = len(problem) if rows is None else rows
-    for start in range(0, total, step):
-        yield slice(start, min(start + step, total))
+    for start in range(0, len(problem), step):
+        yield slice(start, min(start + step, len(problem)))
 
 
 def best(problem: Problem, limit: int) -> Tensor:
@@ -146,6 +145,11 @@ def rescored(problem: Problem, candidates: Tensor) -> Tensor:
 def dequantised(values: Tensor, scale: Tensor | None) -> Tensor:
     """Values [..., D] times their scale [...], float32."""
     return values.float() if scale is None else values.float() * scale[..., None]
+
+
+def dequantised_keys(problem: Problem, keys: slice) -> Tensor:
+    """Some of the keys times their scales, [n, D] float32."""
+    return dequantised(problem.k[keys], None if problem.k_scale is None else problem.k_scale[keys])
 
 
 def rounded(total: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .checks import Problem
 from .groups import Groups
-from .reference import best, dense, dequantised, rescored, rounded
+from .reference import best, dense, dequantised, dequantised_keys, rescored, rounded
 
 __all__ = ["block_sums", "dense", "reuse", "refine", "rescored_each"]
 
@@ -70,6 +70,5 @@ def rescored_each(problem: Problem, lists: Tensor) -> Tensor:
 def block_sums(problem: Problem, start: int, block: int) -> tuple[Tensor, Tensor | None]:
     """The sums of the full blocks of keys from `start` on, as keys: [n, D] in the dtype of k, and their scales [n]."""
     n = (problem.keys - start) // block
-    keys = slice(start, start + n * block)
-    k = dequantised(problem.k[keys], None if problem.k_scale is None else problem.k_scale[keys])
+    k = dequantised_keys(problem, slice(start, start + n * block))
     return rounded(k.unflatten(0, (n, block)).sum(1), problem.k.dtype)

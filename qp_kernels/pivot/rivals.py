@@ -11,7 +11,7 @@ from ..machine import upload
 from . import checks
 from .api import MAX_BYTES, engine_of
 from .checks import Problem, on_device, take, together
-from .reference import dequantised, in_float32, rounded
+from .reference import dequantised, dequantised_keys, in_float32, rounded
 
 # Of the router's products with blocks, at once.
 BYTES_A_PRODUCT = 16
@@ -180,8 +180,7 @@ def energy(problem: Problem, start: int, block: int) -> Tensor:
     partial = torch.nonzero((full_of == 0) & (problem.hi > start))[:, 0]
     if len(partial):  # the sum of the one partial block
         n = problem.hi[partial] - start
-        keys = slice(start, start + int(n.max()))
-        part = dequantised(problem.k[keys], None if problem.k_scale is None else problem.k_scale[keys]).cumsum(0)
+        part = dequantised_keys(problem, slice(start, start + int(n.max()))).cumsum(0)
         part = dequantised(*rounded(part[upload(n - 1, device)], problem.k.dtype))
         there = on_device(partial, total)
         total[there] = no_nan(torch.einsum("thd,td->th", take(problem.q, there).float(), part)).relu()

@@ -225,6 +225,16 @@ def finish(
         put(out, width, members, i, tl.full([1024], -1, tl.int32), i < width, REPEAT)
 
 
+@triton.jit
+def ends_of(row, table, lo, hi, step, limit, window, last, FIELDS: tl.constexpr, TABLE: tl.constexpr):
+    """A row's base and columns (`bounds_of`), its limit, and its window [from, end)."""
+    base, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
+    limit = number_of(row, table, limit, 0, 3, FIELDS, TABLE)
+    window = number_of(row, table, window, step, 4, FIELDS, TABLE)
+    last = number_of(row, table, last, step, 5, FIELDS, TABLE)
+    return base, begin, end, limit, window, last
+
+
 @triton.jit(do_not_specialize=NUMBERS)
 def threshold_kernel(
     scores, stride, table, lo, hi, step, limit, thresholds,
@@ -269,10 +279,7 @@ def choose_kernel(
     last) follow, and none of them is written before.
     """
     row = tl.program_id(0)
-    base, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
-    limit = number_of(row, table, limit, 0, 3, FIELDS, TABLE)
-    window = number_of(row, table, window, step, 4, FIELDS, TABLE)
-    last = number_of(row, table, last, step, 5, FIELDS, TABLE)
+    base, begin, end, limit, window, last = ends_of(row, table, lo, hi, step, limit, window, last, FIELDS, TABLE)
     members = out_rows - row * REPEAT
     listed = lists
     if LISTED:
@@ -315,10 +322,7 @@ def select_kernel(
     All programs of a row find the same threshold. arrived [rows] are zeros.
     """
     row, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    base, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
-    limit = number_of(row, table, limit, 0, 3, FIELDS, TABLE)
-    window = number_of(row, table, window, step, 4, FIELDS, TABLE)
-    last = number_of(row, table, last, step, 5, FIELDS, TABLE)
+    base, begin, end, limit, window, last = ends_of(row, table, lo, hi, step, limit, window, last, FIELDS, TABLE)
     members = out_rows - row * REPEAT
     listed = lists
     if LISTED:

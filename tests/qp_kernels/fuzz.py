@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import collections
-import concurrent.futures
 import dataclasses
 import itertools
-import multiprocessing
 import os
 import sys
 import time
@@ -26,6 +24,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import fuzz_run  # noqa: E402
 from fuzz_cases import CALLS, Case, Fault, check, draw_case  # noqa: E402
 from fuzz_rows import FAMILIES  # noqa: E402
 
@@ -48,20 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.replay:
         return replay(options, case_of(options, *map(int, options.replay.split(":"))))
     options.processes = processes = options.processes or default_processes(device)
-    if processes == 1:
-        tally = work(options)
-    else:
-        spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-        with concurrent.futures.ProcessPoolExecutor(processes, mp_context=spawn) as pool:
-            parts = pool.map(work, [options] * processes, range(processes), [processes] * processes)
-            tally = sum(parts, Tally())
-    for fault in tally.faults:
-        print(fault, flush=True)
-    print(tally.table())
-    print(tally.line(options))
-    if options.record:
-        print(f"recorded in {record(tally, options).name}")
-    return int(bool(tally.faults))
+    return fuzz_run.ended(fuzz_run.shared(work, options, processes, Tally()), options, record)
 
 
 def default_processes(device: str) -> int:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import collections
-import concurrent.futures
 import itertools
-import multiprocessing
 import os
 import sys
 import time
@@ -24,6 +22,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import fuzz_run  # noqa: E402
 
 ENOUGH = 3
 
@@ -41,20 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.replay:
         return replay(options, draw_case(*map(int, options.replay.split(":")), options.device))
     processes = options.processes or default_processes(options.device)
-    if processes == 1:
-        tally = work(options)
-    else:
-        spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-        with concurrent.futures.ProcessPoolExecutor(processes, mp_context=spawn) as pool:
-            parts = pool.map(work, [options] * processes, range(processes), [processes] * processes)
-            tally = sum(parts, Tally())
-    for fault in tally.faults:
-        print(fault, flush=True)
-    print(tally.table())
-    print(tally.line(options))
-    if options.record:
-        print(f"recorded in {record(tally, options).name}")
-    return int(bool(tally.faults))
+    return fuzz_run.ended(fuzz_run.shared(work, options, processes, Tally()), options, record)
 
 
 def parser() -> argparse.ArgumentParser:
