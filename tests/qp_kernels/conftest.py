@@ -1,9 +1,11 @@
 """Modules of these tests import each other; hypothesis keeps to a time that two busy cores can hold."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -33,6 +35,22 @@ def place(request):
     before, places.here = places.here, request.param
     yield request.param
     places.here = before
+
+
+@pytest.fixture
+def no_synchronisation():
+    """Call it: from then on what waits for the GPU raises, until the test ends or calls `.off()`."""
+    torch.cuda.synchronize()
+    before = torch.cuda.get_sync_debug_mode()
+
+    def switch(mode="error"):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+            torch.cuda.set_sync_debug_mode(mode)
+
+    switch.off = lambda: switch(before)
+    yield switch
+    switch.off()
 
 
 def pytest_collection_modifyitems(config, items):

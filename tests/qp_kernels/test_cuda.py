@@ -20,14 +20,6 @@ def check(logits, result, **limits):
     assert same_bits(result[kept].cpu(), logits[kept].cpu()) and not result.isnan().any()
 
 
-@pytest.fixture
-def no_synchronisation():
-    torch.cuda.synchronize()
-    mode = torch.cuda.get_sync_debug_mode()
-    yield lambda: torch.cuda.set_sync_debug_mode("error")
-    torch.cuda.set_sync_debug_mode(mode)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("batch", [0, 1, 131, 133])
 @pytest.mark.parametrize(

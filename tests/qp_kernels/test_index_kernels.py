@@ -416,16 +416,12 @@ DEFAULT = [
 @pytest.mark.big
 @pytest.mark.parametrize("rows", [4, 256])
 @pytest.mark.parametrize("call", DEFAULT, ids=lambda call: f"{call.func.__name__}-{call.keywords}")
-def test_default_bounds_need_no_synchronisation(call, rows):
+def test_default_bounds_need_no_synchronisation(call, rows, no_synchronisation):
     tensors = on_gpu(rows, 20_000)
     want = call(*tensors)
-    torch.cuda.synchronize()
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        found = call(*tensors)
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
+    no_synchronisation()
+    found = call(*tensors)
+    no_synchronisation.off()
     assert found.equal(want)
 
 
