@@ -146,13 +146,15 @@ def scores_kernel(
                 there = key >= 0
             of_tile = k + key.to(tl.int64)[:, None] * D + d[None, :]
             tile = tl.load(of_tile, mask=there[:, None] & (d < D)[None, :], other=0.0)
+            if SCALED:  # on its way while the products are made
+                scale = tl.load(k_scale + key, mask=there, other=0.0)
             total = tile_scores(tile, heads, weights, 0, H, ROWS, HEADS, BLOCK)
             for chunk in tl.static_range(1, CHUNKS):
                 more = heads_of(q, first, count, chunk, H, D, ROWS, HEADS, DEPTH)
                 more_weights = weights_of(w, first, count, chunk, H, ROWS, HEADS)
                 total += tile_scores(tile, more, more_weights, chunk, H, ROWS, HEADS, BLOCK)
             if SCALED:
-                total = total * tl.load(k_scale + key, mask=there, other=0.0)[:, None]
+                total = total * scale[:, None]
             column = place
             if LISTED:
                 total = tl.where(there[:, None] & (key[:, None] < row_end[None, :]), total, float("nan"))

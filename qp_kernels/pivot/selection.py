@@ -35,10 +35,12 @@ A_WARP, MOST_WARPS = 512, 16
 RUNS, RUN, SAMPLE_WARPS = 1_024, 8, 8
 FEW_RUNS, FEW_RUN = 1_024, 4
 SPREAD, MOST_SAMPLED = 32, 16_384
-# Scores of a tile, the warps that gather them, and how many can be held: more are searched for in the row.
-TILE, TILE_WARPS, PLACES = 4_096, 4, 2_048
-# Where more than one of so many columns is selected, all of a tile can be held.
-DENSE = 3
+# Scores of a tile, and the warps that gather them.
+TILE, TILE_WARPS = 4_096, 4
+# Scores of a tile that can be held, at least, and over what is expected; where there are more, the tile is read again.
+PLACES, ROOM = 512, 4
+# What is gathered may take so much more than the scores, of which max_bytes speaks.
+EXTRA = 0.5
 # Tiles whose numbers are summed at once; gathered scores that are searched at once where they do not fit registers.
 TILES, BLOCK = 128, 1_024
 
@@ -62,12 +64,13 @@ def plan(columns: int, limit: int, few: bool) -> Plan:
     gathered = (1 + 1 / 16) * wanted * columns / (runs * run)
     likely = gathered * (1 + 2 / math.sqrt(wanted))
     line = next((line for line in TABLE if likely <= line.cap), TABLE[-1])
-    return Plan(runs, run, line, TILE if few or limit * DENSE > columns else PLACES)
+    places = power_of_two(math.ceil(ROOM * likely * TILE / columns), PLACES)
+    return Plan(runs, run, line, TILE if few else min(places, TILE))
 
 
 def bytes_a_score(of: Ranges) -> float:
-    """A score in memory, and its share of what is gathered of a row."""
-    return 4 + 8 * plan(max(of.columns, 1), of.limit, False).places / TILE
+    """A score in memory, and what is gathered of a row beyond its share."""
+    return max(4, (4 + 8 * plan(max(of.columns, 1), of.limit, False).places / TILE) / (1 + EXTRA))
 
 
 def topk_of_scores(scores: Tensor, limit: int, lo: Tensor | None = None, hi: Tensor | None = None) -> Tensor:
@@ -130,7 +133,7 @@ def select(
         if of.columns <= SHORT:
             cap = power_of_two(max(of.columns, 1), 16)
             none = (None, None, None, None, 0)
-            sizes = {"CAP": cap, "PLACES": PLACES, "TILES": TILES, "BLOCK": BLOCK, "GATHERED": False}
+            sizes = {"CAP": cap, "TILE": TILE, "PLACES": TILE, "TILES": TILES, "BLOCK": BLOCK, "GATHERED": False}
             warps = min(MOST_WARPS, max(1, cap // A_WARP))
             run(kernels.choose_kernel, (rows,), (*numbers, *results, *none), sizes | choice, warps, REGISTERS)
             return
@@ -153,5 +156,5 @@ def select(
         gathered = (thresholds, held, counts, tiles)
         run(kernels.gather_kernel, (tiles * rows,), (*numbers[:-1], *gathered), tile | fields, TILE_WARPS)
         gathered = (thresholds, held, starts, counts, tiles)
-        constants = sizes | choice | {"GATHERED": True, "PLACES": places}
+        constants = sizes | choice | {"GATHERED": True, "TILE": TILE, "PLACES": places}
         run(kernels.choose_kernel, (rows,), (*numbers, *results, *gathered), constants, line.warps, REGISTERS)

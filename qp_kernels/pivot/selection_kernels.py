@@ -19,8 +19,10 @@ import triton.language as tl
 
 from ..qrita.parts import BEYOND
 from ..qrita.searches import quarter
-from .selection_parts import LEAST, NONE, WHOLE, bounds_of, cut_of, gather, keys_at, number_of, threshold_of
+from .selection_parts import LEAST, NONE, WHOLE, bounds_of, cut_of, gather, held_at, keys_at, number_of, threshold_of
 
+# A row's places are read instead of the row where they are at most one for so many columns.
+SPARSE = tl.constexpr(2)
 # Of other values nothing is compiled: they change from one step of a decode to the next.
 NUMBERS = [
     *("lo", "hi", "step", "limit", "list_rows", "width", "out_rows", "window", "last", "tiles"),
@@ -66,12 +68,10 @@ def write_block(
 
 @triton.jit
 def choose_short(
-    out, width, members, scores, held, starts, tiles, begin, end, limit, base, listed, window,
+    out, width, members, keys, columns, limit, base, listed, window,
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
-    HELD: tl.constexpr, PLACES: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
-    """Write the best `limit` of a row, or of what is held of it, of at most CAP scores; how many are written."""
-    keys, columns = keys_at(scores, held, starts, tiles, begin, end, HELD, PLACES, CAP)
+    """Write the best `limit` of keys in registers; how many are written."""
     cut, n, ties = cut_of(keys, limit, 0)
     _, _, dropped = write_block(
         out, width, members, keys, columns, cut, ties, 0, 0, base, listed, window, LISTED, APPENDED, REPEAT
@@ -80,11 +80,23 @@ def choose_short(
 
 
 @triton.jit
-def search_row(
-    scores, held, starts, tiles, begin, end, limit, key, reached, short,
-    HELD: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+def block_of(
+    scores, held, starts, tiles, start, stop, begin, end,
+    HELD: tl.constexpr, TILE: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The exact cut of a row, or of what is held of it, by full reads: (cut, how many keys equal to it are kept).
+    """Keys and columns from `start` up to `stop`: of a row, or (HELD) of its places."""
+    if HELD:
+        return held_at(scores, held, starts, tiles, start, stop, begin, end, PLACES < TILE, TILE, PLACES, BLOCK)
+    else:
+        return keys_at(scores, start, stop, BLOCK)
+
+
+@triton.jit
+def search_row(
+    scores, held, starts, tiles, start, stop, begin, end, limit, key, reached, short,
+    HELD: tl.constexpr, TILE: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The exact cut of a row, or of its places, by full reads: (cut, how many keys equal to it are kept).
 
     key, reached: A threshold and how many scores reach it: fewer than `limit` where `short`, else more than fit.
     """
@@ -99,8 +111,8 @@ def search_row(
         is_first = n != n
         c0, c1 = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
         c2, c3 = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.int32)
-        for start in range(begin, end, BLOCK):
-            keys, _ = keys_at(scores, held, starts, tiles, start, end, HELD, PLACES, BLOCK)
+        for first in range(start, stop, BLOCK):
+            keys, _ = block_of(scores, held, starts, tiles, first, stop, begin, end, HELD, TILE, PLACES, BLOCK)
             c0 += (keys >= q).to(tl.int32)
             c1 += (keys >= q1).to(tl.int32)
             c2 += (keys >= q2).to(tl.int32)
@@ -118,17 +130,21 @@ def search_row(
 
 @triton.jit
 def choose_long(
-    out, width, members, scores, held, starts, tiles, begin, end, limit, key, reached, base, listed, window,
+    out, width, members, scores, held, starts, tiles, places, begin, end, limit, key, reached, base, listed, window,
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
-    HELD: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+    HELD: tl.constexpr, TILE: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The same in memory: of a row of any length, or of more than fit registers of what is held of it."""
+    """The same in memory: of a row of any length, or of more places than fit registers."""
+    start, stop = begin, end
+    if HELD:
+        start, stop = 0, places
     cut, ties = search_row(
-        scores, held, starts, tiles, begin, end, limit, key, reached, reached < limit, HELD, PLACES, BLOCK
-    )
+        scores, held, starts, tiles, start, stop, begin, end, limit, key, reached, reached < limit,
+        HELD, TILE, PLACES, BLOCK,
+    )  # fmt: skip
     written, tied, dropped = 0, 0, 0
-    for start in range(begin, end, BLOCK):
-        keys, columns = keys_at(scores, held, starts, tiles, start, end, HELD, PLACES, BLOCK)
+    for first in range(start, stop, BLOCK):
+        keys, columns = block_of(scores, held, starts, tiles, first, stop, begin, end, HELD, TILE, PLACES, BLOCK)
         written, tied, out_of = write_block(
             out, width, members, keys, columns, cut, ties, written, tied, base, listed, window, LISTED, APPENDED, REPEAT
         )
@@ -138,8 +154,9 @@ def choose_long(
 
 @triton.jit
 def choose_tied(
-    out, width, members, scores, held, starts, tiles, begin, end, limit, key, reached, base, listed, window,
-    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+    out, width, members, scores, held, starts, tiles, places, begin, end, limit, key, reached, base, listed, window,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
+    TILE: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write what reaches the key, fewer than `limit`, and the first scores that lie just below it, if they suffice.
 
@@ -150,7 +167,7 @@ def choose_tied(
     start = begin
     written, tied, dropped = 0, 0, 0
     while (tied < ties) & (start < end) & ((tied > 0) | (start == begin)):
-        keys, columns = keys_at(scores, held, starts, tiles, start, end, False, PLACES, BLOCK)
+        keys, columns = keys_at(scores, start, end, BLOCK)
         written, tied, out_of = write_block(
             out, width, members, keys, columns, key - 1, ties, written, tied, base, listed, window,
             LISTED, APPENDED, REPEAT,
@@ -158,8 +175,8 @@ def choose_tied(
         dropped += out_of
         start += BLOCK
     if tied >= ties:
-        for first in range(0, reached, BLOCK):
-            keys, columns = keys_at(scores, held, starts, tiles, first, reached, True, PLACES, BLOCK)
+        for first in range(0, places, BLOCK):
+            keys, columns = block_of(scores, held, starts, tiles, first, places, begin, end, True, TILE, PLACES, BLOCK)
             keys = tl.where(columns >= start, keys, NONE)
             written, tied, out_of = write_block(
                 out, width, members, keys, columns, key - 1, ties, written, tied, base, listed, window,
@@ -172,40 +189,42 @@ def choose_tied(
 @triton.jit
 def choose_gathered(
     out, width, members, scores, held, starts, counts, tiles, begin, end, limit, key, base, listed, window,
-    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr,
-    CAP: tl.constexpr, PLACES: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+    LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, CAP: tl.constexpr,
+    TILE: tl.constexpr, PLACES: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The same of a row that was gathered: counts [tiles] reach the key; starts [tiles + 1] is written."""
-    total, most = 0, 0
+    reached, places, most = 0, 0, 0
     for first in range(0, tiles, TILES):
         tile = first + tl.arange(0, TILES)
         n = tl.load(counts + tile, mask=tile < tiles, other=0)
-        tl.store(starts + tile, total + tl.cumsum(n, axis=0) - n, mask=tile < tiles)
-        total += tl.sum(n, axis=0)
+        room = tl.where(n > PLACES, TILE, n)
+        tl.store(starts + tile, places + tl.cumsum(room, axis=0) - room, mask=tile < tiles)
+        reached += tl.sum(n, axis=0)
+        places += tl.sum(room, axis=0)
         most = tl.maximum(most, tl.max(n, axis=0))
-    tl.store(starts + tiles, total)
+    tl.store(starts + tiles, places)
     tl.debug_barrier()
-    written, done = 0, total < 0
-    if (total < limit) & (most <= PLACES) & (key > LEAST):
+    written, done = 0, places < 0
+    if (reached < limit) & (key > LEAST):
         written, done = choose_tied(
-            out, width, members, scores, held, starts, tiles, begin, end, limit, key, total, base, listed, window,
-            LISTED, APPENDED, REPEAT, PLACES, BLOCK,
+            out, width, members, scores, held, starts, tiles, places, begin, end, limit, key, reached, base, listed,
+            window, LISTED, APPENDED, REPEAT, TILE, PLACES, BLOCK,
         )  # fmt: skip
     if not done:
-        if (total < limit) | (most > PLACES):
+        if (reached < limit) | (places * SPARSE > end - begin):
             written = choose_long(
-                out, width, members, scores, held, starts, tiles, begin, end, limit, key, total, base, listed, window,
-                LISTED, APPENDED, REPEAT, False, PLACES, BLOCK,
+                out, width, members, scores, held, starts, tiles, places, begin, end, limit, key, reached, base, listed,
+                window, LISTED, APPENDED, REPEAT, False, TILE, PLACES, BLOCK,
             )  # fmt: skip
-        elif total <= CAP:
+        elif (places <= CAP) & (most <= PLACES):
+            keys, columns = held_at(scores, held, starts, tiles, 0, places, begin, end, False, TILE, PLACES, CAP)
             written = choose_short(
-                out, width, members, scores, held, starts, tiles, 0, total, limit, base, listed, window,
-                LISTED, APPENDED, REPEAT, True, PLACES, CAP,
-            )  # fmt: skip
+                out, width, members, keys, columns, limit, base, listed, window, LISTED, APPENDED, REPEAT
+            )
         else:
             written = choose_long(
-                out, width, members, scores, held, starts, tiles, 0, total, limit, key, total, base, listed, window,
-                LISTED, APPENDED, REPEAT, True, PLACES, BLOCK,
+                out, width, members, scores, held, starts, tiles, places, begin, end, limit, key, reached, base, listed,
+                window, LISTED, APPENDED, REPEAT, True, TILE, PLACES, BLOCK,
             )  # fmt: skip
     return written
 
@@ -269,7 +288,8 @@ def gather_kernel(
 def choose_kernel(
     scores, stride, table, lo, hi, step, limit, lists, list_stride, list_rows, out, width, out_rows, window, last,
     thresholds, held, starts, counts, tiles,
-    GATHERED: tl.constexpr, CAP: tl.constexpr, PLACES: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+    GATHERED: tl.constexpr, CAP: tl.constexpr, TILE: tl.constexpr, PLACES: tl.constexpr, TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows). The best `limit` positions of each row, ascending, with a tail of -1.
@@ -292,20 +312,20 @@ def choose_kernel(
         starts += row * (tiles + 1)
         held += row.to(tl.int64) * tiles * PLACES
         if key == WHOLE:
+            keys, columns = keys_at(scores, begin, end, CAP)
             written = choose_short(
-                out, width, members, scores, held, starts, tiles, begin, end, limit, base, listed, window,
-                LISTED, APPENDED, REPEAT, False, PLACES, CAP,
-            )  # fmt: skip
+                out, width, members, keys, columns, limit, base, listed, window, LISTED, APPENDED, REPEAT
+            )
         else:
             written = choose_gathered(
                 out, width, members, scores, held, starts, counts, tiles, begin, end, limit, key, base, listed, window,
-                LISTED, APPENDED, REPEAT, CAP, PLACES, TILES, BLOCK,
+                LISTED, APPENDED, REPEAT, CAP, TILE, PLACES, TILES, BLOCK,
             )  # fmt: skip
     else:
+        keys, columns = keys_at(scores, begin, end, CAP)
         written = choose_short(
-            out, width, members, scores, out, out, 0, begin, end, limit, base, listed, window,
-            LISTED, APPENDED, REPEAT, False, PLACES, CAP,
-        )  # fmt: skip
+            out, width, members, keys, columns, limit, base, listed, window, LISTED, APPENDED, REPEAT
+        )
     finish(out, width, members, written, window, last, APPENDED, REPEAT)
 
 
@@ -335,10 +355,10 @@ def select_kernel(
     held += row.to(tl.int64) * tiles * PLACES
     if key == WHOLE:
         if tile == 0:
+            keys, columns = keys_at(scores, begin, end, CAP)
             written = choose_short(
-                out, width, members, scores, held, starts, tiles, begin, end, limit, base, listed, window,
-                LISTED, APPENDED, REPEAT, False, PLACES, CAP,
-            )  # fmt: skip
+                out, width, members, keys, columns, limit, base, listed, window, LISTED, APPENDED, REPEAT
+            )
             finish(out, width, members, written, window, last, APPENDED, REPEAT)
     else:
         n = gather(scores, begin, end, key, held + tile * PLACES, tile, TILE, PLACES, PADDED)
@@ -348,6 +368,6 @@ def select_kernel(
             tl.debug_barrier()
             written = choose_gathered(
                 out, width, members, scores, held, starts, counts, tiles, begin, end, limit, key, base, listed, window,
-                LISTED, APPENDED, REPEAT, CAP, PLACES, TILES, BLOCK,
+                LISTED, APPENDED, REPEAT, CAP, TILE, PLACES, TILES, BLOCK,
             )  # fmt: skip
             finish(out, width, members, written, window, last, APPENDED, REPEAT)

@@ -13,6 +13,8 @@ from ..qrita.searches import quarter
 NONE = tl.constexpr(-(2**31))
 # Key of -inf.
 LEAST = tl.constexpr(-(2**31) + 0x7FFFFF)
+# Scores of 32 bytes.
+SECTOR = tl.constexpr(8)
 # The threshold of a row that is not gathered, because it is short.
 WHOLE = tl.constexpr(-(2**31) + 1)
 
@@ -97,7 +99,8 @@ def cut_of(keys, limit, slack):
 def threshold_of(scores, begin, end, limit, RUNS: tl.constexpr, RUN: tl.constexpr, CAP: tl.constexpr):
     """A key that some more than `limit` of the scores [begin, end) of a row reach, as a sample tells; WHOLE for few.
 
-    The sample are RUNS runs of RUN neighbours, one at a place of its own in each of RUNS equal parts of the row.
+    The sample are RUNS runs of RUN neighbours, one in each of RUNS equal parts of the row. A run starts where 32 bytes
+    do, if the row does, since memory is read in such pieces.
     """
     length = end - begin
     key = length * 0 + WHOLE
@@ -106,7 +109,8 @@ def threshold_of(scores, begin, end, limit, RUNS: tl.constexpr, RUN: tl.constexp
         part = i // RUN
         size = length // RUNS
         jitter = ((part * 40503) & 0xFFFF) * tl.maximum(size - RUN + 1, 1) >> 16
-        keys = ordered(tl.load(scores + tl.minimum(begin + part * size + jitter + i % RUN, end - 1)))
+        first = (begin + part * size + jitter) // SECTOR * SECTOR
+        keys = ordered(tl.load(scores + tl.minimum(tl.maximum(first, begin) + i % RUN, end - 1)))
         expected = limit.to(tl.float32) * (RUNS * RUN) / length.to(tl.float32)
         wanted = (expected + 4.0 * tl.sqrt(expected) + 3.0).to(tl.int32)
         q, n, _ = cut_of(keys, wanted, wanted // 16)
@@ -184,8 +188,8 @@ def gather_tile(
 
 
 @triton.jit
-def locate(starts, i, tiles, PLACES: tl.constexpr):
-    """Where the i-th gathered score of a row lies: starts [tiles + 1] are the numbers gathered before each tile."""
+def locate(starts, i, tiles):
+    """The tile in which the i-th place of a row lies, and its first place: starts [tiles + 1] are all first places."""
     tile, size = tl.zeros_like(i), 1
     while size < tiles:
         size *= 2
@@ -194,18 +198,38 @@ def locate(starts, i, tiles, PLACES: tl.constexpr):
         middle = tile + size
         is_there = (middle < tiles) & (tl.load(starts + tl.minimum(middle, tiles)) <= i)
         tile = tl.where(is_there, middle, tile)
-    return tile * PLACES + i - tl.load(starts + tile)
+    return tile, tl.load(starts + tile)
 
 
 @triton.jit
-def keys_at(scores, held, starts, tiles, start, end, HELD: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr):
-    """Keys and columns from `start` on: of the row, or (HELD) of what was gathered; NONE from `end` on."""
+def keys_at(scores, start, stop, BLOCK: tl.constexpr):
+    """Keys and columns of a row from column `start` on; NONE from `stop` on."""
     column = start + tl.arange(0, BLOCK)
-    there = column < end
-    if HELD:
-        packed = tl.load(held + locate(starts, tl.minimum(column, end - 1), tiles, PLACES), mask=there, other=0)
-        column = packed.to(tl.int32)
-        keys = tl.where(there, ordered((packed >> 32).to(tl.int32).to(tl.float32, bitcast=True)), NONE)
-    else:
-        keys = ordered(tl.load(scores + column, mask=there, other=float("nan")))
+    return ordered(tl.load(scores + column, mask=column < stop, other=float("nan"))), column
+
+
+@triton.jit
+def held_at(
+    scores, held, starts, tiles, start, stop, begin, end,
+    CROWDED: tl.constexpr, TILE: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Keys and columns of a row's places from `start` on; NONE from `stop` on.
+
+    Places are what was gathered of each tile, or (CROWDED) all TILE columns of a tile with more than PLACES.
+    """
+    place = start + tl.arange(0, BLOCK)
+    there = place < stop
+    tile, first = locate(starts, tl.minimum(place, stop - 1), tiles)
+    place -= first
+    if CROWDED:
+        whole = there & (tl.load(starts + tile + 1) - first == TILE)
+        there &= ~whole
+    packed = tl.load(held + tile * PLACES + place, mask=there, other=0)
+    column = packed.to(tl.int32)
+    keys = tl.where(there, ordered((packed >> 32).to(tl.int32).to(tl.float32, bitcast=True)), NONE)
+    if CROWDED:
+        of_row = tile * TILE + place
+        counts = whole & (of_row >= begin) & (of_row < end)
+        keys = tl.where(whole, ordered(tl.load(scores + of_row, mask=counts, other=float("nan"))), keys)
+        column = tl.where(whole, of_row, column)
     return keys, column

@@ -68,6 +68,12 @@ def clustered(rng, rows, columns):
     return scores
 
 
+def near(rng, rows, columns):
+    """Scores fall with distance, so that the last tile has most of the best ones."""
+    distance = torch.arange(columns).flip(0).float()
+    return torch.randn(rows, columns, generator=rng) - torch.log1p(distance / 8)
+
+
 def repeats_the_sample(rng, rows, columns):
     """Every second column is high: what a sample of pairs tells is right, but ties cross every threshold."""
     return torch.where(torch.arange(columns) % 2 == 0, 1.0, 0.0).expand(rows, columns)
@@ -79,7 +85,7 @@ def long_tail(rng, rows, columns):
 
 FAMILIES = (
     gaussian, few_integers, relu_zeros, all_equal, wild, mostly_nan, all_infinite, rising, falling, last_bits,
-    subnormal, signed_zeros, clustered, repeats_the_sample, long_tail,
+    subnormal, signed_zeros, clustered, near, repeats_the_sample, long_tail,
 )  # fmt: skip
 
 

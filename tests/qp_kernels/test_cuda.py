@@ -47,7 +47,6 @@ def test_same_set_as_on_a_cpu():
 
 
 @pytest.mark.parametrize("by", ["torch", "triton"])
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_no_synchronisation(no_synchronisation, by):
     logits = torch.randn(5, 3001, device="cuda")
     k, p = torch.tensor([1, 0, -7, 9999, 50], device="cuda"), torch.full((5,), 0.9, device="cuda")
