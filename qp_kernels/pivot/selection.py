@@ -35,8 +35,8 @@ A_WARP, MOST_WARPS = 512, 16
 RUNS, RUN, SAMPLE_WARPS = 1_024, 8, 8
 FEW_RUNS, FEW_RUN = 1_024, 4
 SPREAD, MOST_SAMPLED = 32, 16_384
-# Scores of a tile, and the warps that gather them.
-TILE, TILE_WARPS = 4_096, 4
+# Scores of a tile, the warps that gather them; tiles of a program, and how many are on their way at once.
+TILE, TILE_WARPS, EACH, STAGES = 4_096, 8, 8, 2
 # Scores of a tile that can be held, at least, and over what is expected; where there are more, the tile is read again.
 PLACES, ROOM = 512, 4
 # What is gathered may take so much more than the scores, of which max_bytes speaks.
@@ -132,7 +132,7 @@ def select(
     with backends.current(device):
         if of.columns <= SHORT:
             cap = power_of_two(max(of.columns, 1), 16)
-            none = (None, None, None, None, 0)
+            none = (None, None, None, None, None, 0)
             sizes = {"CAP": cap, "TILE": TILE, "PLACES": TILE, "TILES": TILES, "BLOCK": BLOCK, "GATHERED": False}
             warps = min(MOST_WARPS, max(1, cap // A_WARP))
             run(kernels.choose_kernel, (rows,), (*numbers, *results, *none), sizes | choice, warps, REGISTERS)
@@ -142,19 +142,22 @@ def select(
         held = torch.empty(rows, tiles, places, dtype=torch.int64, device=device)
         sums = torch.empty(rows * (2 * tiles + 1), dtype=torch.int32, device=device)
         starts, counts = sums[rows * tiles :], sums[: rows * tiles]
+        packed = torch.empty(rows, line.cap if places < TILE else 0, dtype=torch.int64, device=device)
         tile = {"TILE": TILE, "PLACES": places, "PADDED": scores.stride(0) % TILE == 0}
         sizes = {"CAP": line.cap, "TILES": TILES, "BLOCK": BLOCK}
         sample = {"RUNS": runs, "RUN": length}
         if arrived is not None:
-            gathered = (arrived, held, starts, counts, tiles)
+            gathered = (arrived, held, packed, starts, counts, tiles)
             constants = sample | tile | sizes | choice
             run(kernels.select_kernel, (tiles * rows,), (*numbers, *results, *gathered), constants, line.warps)
             return
         thresholds = torch.empty(rows, dtype=torch.int32, device=device)
         constants = sample | {"CAP": line.cap} | fields
         run(kernels.threshold_kernel, (rows,), (*numbers, thresholds), constants, SAMPLE_WARPS)
-        gathered = (thresholds, held, counts, tiles)
-        run(kernels.gather_kernel, (tiles * rows,), (*numbers[:-1], *gathered), tile | fields, TILE_WARPS)
-        gathered = (thresholds, held, starts, counts, tiles)
+        spans = -(-tiles // EACH)
+        gathered = (thresholds, held, counts, tiles, spans)
+        constants = tile | {"EACH": EACH, "STAGES": STAGES} | fields
+        run(kernels.gather_kernel, (spans * rows,), (*numbers[:-1], *gathered), constants, TILE_WARPS, REGISTERS)
+        gathered = (thresholds, held, packed, starts, counts, tiles)
         constants = sizes | choice | {"GATHERED": True, "TILE": TILE, "PLACES": places}
         run(kernels.choose_kernel, (rows,), (*numbers, *results, *gathered), constants, line.warps, REGISTERS)

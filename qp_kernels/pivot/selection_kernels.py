@@ -18,14 +18,16 @@ import triton
 import triton.language as tl
 
 from ..qrita.parts import BEYOND
-from ..qrita.searches import quarter
-from .selection_parts import LEAST, NONE, WHOLE, bounds_of, cut_of, gather, held_at, keys_at, number_of, threshold_of
+from .selection_parts import (
+    LEAST, NONE, WHOLE, bounds_of, compact, compacted, cut_of, gather, held_at, keys_at, number_of, pivots,
+    threshold_of,
+)  # fmt: skip
 
 # A row's places are read instead of the row where they are at most one for so many columns.
 SPARSE = tl.constexpr(2)
 # Of other values nothing is compiled: they change from one step of a decode to the next.
 NUMBERS = [
-    *("lo", "hi", "step", "limit", "list_rows", "width", "out_rows", "window", "last", "tiles"),
+    *("lo", "hi", "step", "limit", "list_rows", "width", "out_rows", "window", "last", "tiles", "spans"),
 ]
 
 
@@ -105,7 +107,7 @@ def search_row(
     n, n_above = tl.where(short, 2147483647, reached), tl.where(short & (key > LEAST), reached, 0)
     is_first = n == n
     while (q < above - 1) & (n != limit):
-        q1, q2, q3 = quarter(q, above, 1), quarter(q, above, 2), quarter(q, above, 3)
+        q1, q2, q3 = pivots(q, above)
         # A threshold that many scores equal is often the cut itself.
         q1 = tl.where(is_first, q + 1, q1)
         is_first = n != n
@@ -188,11 +190,14 @@ def choose_tied(
 
 @triton.jit
 def choose_gathered(
-    out, width, members, scores, held, starts, counts, tiles, begin, end, limit, key, base, listed, window,
+    out, width, members, scores, held, packed, starts, counts, tiles, begin, end, limit, key, base, listed, window,
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, CAP: tl.constexpr,
     TILE: tl.constexpr, PLACES: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The same of a row that was gathered: counts [tiles] reach the key; starts [tiles + 1] is written."""
+    """The same of a row that was gathered: counts [tiles] reach the key; starts [tiles + 1] is written.
+
+    packed [CAP] is written where tiles are crowded.
+    """
     reached, places, most = 0, 0, 0
     for first in range(0, tiles, TILES):
         tile = first + tl.arange(0, TILES)
@@ -216,8 +221,12 @@ def choose_gathered(
                 out, width, members, scores, held, starts, tiles, places, begin, end, limit, key, reached, base, listed,
                 window, LISTED, APPENDED, REPEAT, False, TILE, PLACES, BLOCK,
             )  # fmt: skip
-        elif (places <= CAP) & (most <= PLACES):
-            keys, columns = held_at(scores, held, starts, tiles, 0, places, begin, end, False, TILE, PLACES, CAP)
+        elif reached <= CAP:
+            if most > PLACES:
+                compact(scores, held, starts, tiles, places, begin, end, key, packed, TILE, PLACES, BLOCK)
+                keys, columns = compacted(packed, reached, CAP)
+            else:
+                keys, columns = held_at(scores, held, starts, tiles, 0, places, begin, end, False, TILE, PLACES, CAP)
             written = choose_short(
                 out, width, members, keys, columns, limit, base, listed, window, LISTED, APPENDED, REPEAT
             )
@@ -268,26 +277,28 @@ def threshold_kernel(
 
 @triton.jit(do_not_specialize=NUMBERS)
 def gather_kernel(
-    scores, stride, table, lo, hi, step, thresholds, held, counts, tiles,
-    TILE: tl.constexpr, PLACES: tl.constexpr, PADDED: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
+    scores, stride, table, lo, hi, step, thresholds, held, counts, tiles, spans,
+    TILE: tl.constexpr, PLACES: tl.constexpr, PADDED: tl.constexpr, EACH: tl.constexpr, STAGES: tl.constexpr,
+    FIELDS: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows * tiles). Reads TILE scores of a row once; keeps those that reach its threshold, 8 bytes each.
+    """Grid (rows * spans). Reads EACH tiles of a row once; keeps the scores that reach its threshold, 8 bytes each.
 
     They go to held [rows, tiles, PLACES]. counts [rows, tiles] tells how many they are, which may be more than PLACES.
     """
-    row, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    row, start = tl.program_id(0) // spans, tl.program_id(0) % spans * EACH
     _, begin, end = bounds_of(row, table, lo, hi, step, FIELDS, TABLE)
     key = tl.load(thresholds + row)
     if key != WHOLE:
         scores += row.to(tl.int64) * stride
-        held += (row.to(tl.int64) * tiles + tile) * PLACES
-        tl.store(counts + row * tiles + tile, gather(scores, begin, end, key, held, tile, TILE, PLACES, PADDED))
+        held += row.to(tl.int64) * tiles * PLACES
+        stop = tl.minimum(start + EACH, tiles)
+        gather(scores, begin, end, key, held, counts + row * tiles, start, stop, TILE, PLACES, PADDED, STAGES)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
 def choose_kernel(
     scores, stride, table, lo, hi, step, limit, lists, list_stride, list_rows, out, width, out_rows, window, last,
-    thresholds, held, starts, counts, tiles,
+    thresholds, held, packed, starts, counts, tiles,
     GATHERED: tl.constexpr, CAP: tl.constexpr, TILE: tl.constexpr, PLACES: tl.constexpr, TILES: tl.constexpr,
     BLOCK: tl.constexpr,
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
@@ -311,6 +322,7 @@ def choose_kernel(
         counts += row * tiles
         starts += row * (tiles + 1)
         held += row.to(tl.int64) * tiles * PLACES
+        packed += row * CAP
         if key == WHOLE:
             keys, columns = keys_at(scores, begin, end, CAP)
             written = choose_short(
@@ -318,8 +330,8 @@ def choose_kernel(
             )
         else:
             written = choose_gathered(
-                out, width, members, scores, held, starts, counts, tiles, begin, end, limit, key, base, listed, window,
-                LISTED, APPENDED, REPEAT, CAP, TILE, PLACES, TILES, BLOCK,
+                out, width, members, scores, held, packed, starts, counts, tiles, begin, end, limit, key, base, listed,
+                window, LISTED, APPENDED, REPEAT, CAP, TILE, PLACES, TILES, BLOCK,
             )  # fmt: skip
     else:
         keys, columns = keys_at(scores, begin, end, CAP)
@@ -332,7 +344,7 @@ def choose_kernel(
 @triton.jit(do_not_specialize=NUMBERS)
 def select_kernel(
     scores, stride, table, lo, hi, step, limit, lists, list_stride, list_rows, out, width, out_rows, window, last,
-    arrived, held, starts, counts, tiles,
+    arrived, held, packed, starts, counts, tiles,
     RUNS: tl.constexpr, RUN: tl.constexpr, TILE: tl.constexpr, PADDED: tl.constexpr,
     CAP: tl.constexpr, PLACES: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
     LISTED: tl.constexpr, APPENDED: tl.constexpr, REPEAT: tl.constexpr, FIELDS: tl.constexpr, TABLE: tl.constexpr,
@@ -353,6 +365,7 @@ def select_kernel(
     counts += row * tiles
     starts += row * (tiles + 1)
     held += row.to(tl.int64) * tiles * PLACES
+    packed += row * CAP
     if key == WHOLE:
         if tile == 0:
             keys, columns = keys_at(scores, begin, end, CAP)
@@ -361,13 +374,12 @@ def select_kernel(
             )
             finish(out, width, members, written, window, last, APPENDED, REPEAT)
     else:
-        n = gather(scores, begin, end, key, held + tile * PLACES, tile, TILE, PLACES, PADDED)
-        tl.store(counts + tile, n)
+        gather(scores, begin, end, key, held, counts, tile, tile + 1, TILE, PLACES, PADDED, 1)
         tl.debug_barrier()  # all that this program has written comes before its arrival
         if tl.atomic_add(arrived + row, 1, sem="acq_rel") == tiles - 1:
             tl.debug_barrier()
             written = choose_gathered(
-                out, width, members, scores, held, starts, counts, tiles, begin, end, limit, key, base, listed, window,
-                LISTED, APPENDED, REPEAT, CAP, TILE, PLACES, TILES, BLOCK,
+                out, width, members, scores, held, packed, starts, counts, tiles, begin, end, limit, key, base, listed,
+                window, LISTED, APPENDED, REPEAT, CAP, TILE, PLACES, TILES, BLOCK,
             )  # fmt: skip
             finish(out, width, members, written, window, last, APPENDED, REPEAT)

@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 
 from ..qrita.parts import BEYOND, INTERPRETED, keys_of, pack, value_of
-from ..qrita.searches import quarter
 
 # The key of what is none: below the key of -inf.
 NONE = tl.constexpr(-(2**31))
@@ -61,18 +60,28 @@ def extremes(keys):
 
 
 @triton.jit
-def merge_three(a, b, c, a_2, b_2, c_2):
-    return a + a_2, b + b_2, c + c_2
+def pivots(q, above):
+    """Keys that cut [q, above) into quarters; the second is above q wherever one can be."""
+    width = (above - q).to(tl.uint32)  # which 2**31 and more fit
+    half, fourth = (width >> 1).to(tl.int32), (width >> 2).to(tl.int32)
+    return q + fourth, q + half, q + half + fourth
+
+
+@triton.jit
+def merge_two(a, b, a_2, b_2):
+    return a + a_2, b + b_2
 
 
 @triton.jit
 def count_three(keys, q1, q2, q3):
-    """How many keys reach each of three pivots."""
-    a, b, c = (keys >= q1).to(tl.int32), (keys >= q2).to(tl.int32), (keys >= q3).to(tl.int32)
+    """How many keys, at most 32,767, reach each of three pivots."""
+    a = (keys >= q1).to(tl.int32) + ((keys >= q2).to(tl.int32) << 16)
+    b = (keys >= q3).to(tl.int32)
     if INTERPRETED:
-        return tl.sum(a, axis=0), tl.sum(b, axis=0), tl.sum(c, axis=0)
+        a, b = tl.sum(a, axis=0), tl.sum(b, axis=0)
     else:
-        return tl.reduce((a, b, c), 0, merge_three)
+        a, b = tl.reduce((a, b), 0, merge_two)
+    return a & 0xFFFF, a >> 16, b
 
 
 @triton.jit
@@ -85,7 +94,7 @@ def cut_of(keys, limit, slack):
     ties = limit
     above, n_above = largest + 1, 0
     while (n > limit + slack) & (q < above - 1):
-        q1, q2, q3 = quarter(q, above, 1), quarter(q, above, 2), quarter(q, above, 3)
+        q1, q2, q3 = pivots(q, above)
         n1, n2, n3 = count_three(keys, q1, q2, q3)
         n_above = tl.where(n1 < limit, n1, tl.where(n2 < limit, n2, tl.where(n3 < limit, n3, n_above)))
         above = tl.where(n1 < limit, q1, tl.where(n2 < limit, q2, tl.where(n3 < limit, q3, above)))
@@ -147,29 +156,31 @@ def hold(held, place, values, columns, least):
 
 @triton.jit
 def gather(
-    scores, begin, end, key, held, tile, TILE: tl.constexpr, PLACES: tl.constexpr, PADDED: tl.constexpr
+    scores, begin, end, key, held, counts, start, stop,
+    TILE: tl.constexpr, PLACES: tl.constexpr, PADDED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Write the scores of a tile that reach the key, with their columns, in order; how many reach it.
+    """Write the scores of tiles [start, stop) of a row that reach the key, with their columns, in order.
 
-    Nothing is written where they are more than PLACES. PADDED: Rows are aligned, so that whole tiles need no mask, and
-    are read 16 bytes at once.
+    counts [tiles]: How many reach it; nothing is held of a tile with more than PLACES. PADDED: Rows are aligned, so
+    that tiles inside [begin, end) need no mask, and are read 16 bytes at once, STAGES of them at a time.
     """
-    first = tile * TILE
+    first, last = start, start
     if PADDED:
-        if (first >= begin) & (first + TILE <= end):
-            total = gather_tile(scores, begin, end, key, held, first, TILE, PLACES, False)
-        else:
-            total = gather_tile(scores, begin, end, key, held, first, TILE, PLACES, True)
-    else:
-        total = gather_tile(scores, begin, end, key, held, first, TILE, PLACES, True)
-    return total
+        first, last = tl.maximum((begin + TILE - 1) // TILE, start), tl.minimum(end // TILE, stop)
+        for tile in tl.range(first, last, num_stages=STAGES):
+            n = gather_tile(scores, begin, end, key, held + tile * PLACES, tile * TILE, TILE, PLACES, False)
+            tl.store(counts + tile, n)
+    for tile in range(start, stop):
+        if (tile < first) | (tile >= last):
+            n = gather_tile(scores, begin, end, key, held + tile * PLACES, tile * TILE, TILE, PLACES, True)
+            tl.store(counts + tile, n)
 
 
 @triton.jit
 def gather_tile(
     scores, begin, end, key, held, first, TILE: tl.constexpr, PLACES: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
-    """The same of a tile with or without columns that do not count."""
+    """The same of a tile with or without columns that do not count; how many reach the key."""
     line, lane = tl.arange(0, TILE // 32), tl.arange(0, 32)
     column = first + line[:, None] * 32 + lane[None, :]
     if MASKED:
@@ -233,3 +244,28 @@ def held_at(
         keys = tl.where(whole, ordered(tl.load(scores + of_row, mask=counts, other=float("nan"))), keys)
         column = tl.where(whole, of_row, column)
     return keys, column
+
+
+@triton.jit
+def compact(
+    scores, held, starts, tiles, places, begin, end, key, to,
+    TILE: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write what reaches the key of a row some of whose tiles are crowded, in order: keys and columns, packed."""
+    written = 0
+    for first in range(0, places, BLOCK):
+        keys, columns = held_at(scores, held, starts, tiles, first, places, begin, end, True, TILE, PLACES, BLOCK)
+        there = keys >= key
+        rank = tl.cumsum(there.to(tl.int32), axis=0)
+        packed = (keys.to(tl.int64) << 32) | columns.to(tl.int64)
+        tl.store(to + written + rank - 1, packed, mask=there)
+        written += tl.max(rank, axis=0)
+    tl.debug_barrier()
+
+
+@triton.jit
+def compacted(packed, n, BLOCK: tl.constexpr):
+    """Keys and columns of what `compact` wrote; NONE from n on."""
+    i = tl.arange(0, BLOCK)
+    both = tl.load(packed + i, mask=i < n, other=0)
+    return tl.where(i < n, (both >> 32).to(tl.int32), NONE), both.to(tl.int32)
