@@ -46,6 +46,29 @@ def weights_of(w, first, count, chunk, H: tl.constexpr, ROWS: tl.constexpr, HEAD
 
 
 @triton.jit
+def fetch(values, i):
+    """values[i], fp32, straight into registers.
+
+    As tl.load does, which in a loop in stages would first copy such a small piece into shared memory, as it does tiles.
+    """
+    if INTERPRETED:
+        return tl.load(values + i)
+    else:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b64 address;
+            mad.wide.s32 address, $2, 4, $1;
+            ld.global.nc.b32 $0, [address];
+            }""",
+            "=f,l,r",
+            [values.to(tl.int64) + tl.zeros_like(i), i],
+            tl.float32,
+            True,
+            1,
+        )
+
+
+@triton.jit
 def power_of_two(exponent):
     """2**exponent for exponents from -149 to 127, as fp32."""
     bits = tl.where(exponent < -126, 1 << tl.maximum(exponent + 149, 0), (exponent + 127) << 23)
@@ -147,7 +170,7 @@ def scores_kernel(
             of_tile = k + key.to(tl.int64)[:, None] * D + d[None, :]
             tile = tl.load(of_tile, mask=there[:, None] & (d < D)[None, :], other=0.0)
             if SCALED:  # on its way while the products are made
-                scale = tl.load(k_scale + key, mask=there, other=0.0)
+                scale = fetch(k_scale, tl.where(there, key, 0))
             total = tile_scores(tile, heads, weights, 0, H, ROWS, HEADS, BLOCK)
             for chunk in tl.static_range(1, CHUNKS):
                 more = heads_of(q, first, count, chunk, H, D, ROWS, HEADS, DEPTH)

@@ -33,14 +33,14 @@ A_WARP, MOST_WARPS = 512, 16
 # A sample are runs of neighbours: how many, of how many, read by how many warps. Of few rows it is smaller; where it
 # has less than one of SPREAD columns there are more runs, up to MOST_SAMPLED scores.
 RUNS, RUN, SAMPLE_WARPS = 1_024, 8, 8
-FEW_RUNS, FEW_RUN = 1_024, 4
+FEW_RUNS, FEW_RUN = 512, 8
 SPREAD, MOST_SAMPLED = 32, 16_384
 # Scores of a tile, the warps that gather them; tiles of a program, and how many are on their way at once.
 TILE, TILE_WARPS, EACH, STAGES = 4_096, 8, 8, 2
 # Scores of a tile that can be held, at least, and over what is expected; where there are more, the tile is read again.
 PLACES, ROOM = 512, 4
 # What is gathered may take so much more than the scores, of which max_bytes speaks.
-EXTRA = 0.5
+EXTRA = 3 / 8
 # Tiles whose numbers are summed at once; gathered scores that are searched at once where they do not fit registers.
 TILES, BLOCK = 128, 1_024
 

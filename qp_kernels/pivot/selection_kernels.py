@@ -19,7 +19,18 @@ import triton.language as tl
 
 from ..qrita.parts import BEYOND
 from .selection_parts import (
-    LEAST, NONE, WHOLE, bounds_of, compact, compacted, cut_of, gather, held_at, keys_at, number_of, pivots,
+    LEAST,
+    NONE,
+    WHOLE,
+    bounds_of,
+    compact,
+    compacted,
+    cut_of,
+    gather,
+    held_at,
+    keys_at,
+    number_of,
+    pivots,
     threshold_of,
 )  # fmt: skip
 
