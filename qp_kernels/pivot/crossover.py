@@ -20,8 +20,8 @@ from .api import MAX_BYTES, MODES, PHASES, dense_topk, pivot_topk
 
 # A guard that no prefix exceeds.
 NEVER = 2**31 - 1
-# Bisection ends within this part of the length; a guard that real chunks do not bear rises by this part.
-RESOLUTION, RISE = 32, 8
+# Bisection ends within this part of the length.
+RESOLUTION = 32
 # A chunk has lost where it is slower beyond the spread by more than this.
 TOLERANCE = 1.01
 
@@ -85,8 +85,9 @@ def measured_crossover(
 
     A group pays by the keys of its first member, while the rows of a prefill chunk of T have L - T + 1 to L of them. So
     groups that all have the same number are timed: at budget (Refine) or topk (Reuse), its doublings up to `longest`,
-    then by bisection. A win lies outside the spread of both, and is seen at the double length as well. Real chunks
-    around that length, part dense and part PIVOT, are timed last, and raise the guard while one of them is slower.
+    then by bisection. A win lies outside the spread of both, and is seen at the double length as well. A chunk that is
+    part dense and part PIVOT pays for both, so in prefill the guard is a multiple of `rows`: chunks that start at such
+    multiples are all the one or all the other. The first two beyond it are timed last, and raise it while one is slower.
 
     Args:
         mode, group, topk, budget, phase, backend, max_bytes: As for `pivot_topk`.
@@ -119,8 +120,10 @@ def measured_crossover(
     rig.draw(longest + 2 * rows + group, heads, dim, dtype, device)
     found = first_win(lambda length: rig.level(length).wins, shortest, longest)
     guard = NEVER if found is None else found - 1
-    while phase == "prefill" and guard <= longest and any(rig.chunk(end, guard).loses for end in rig.ends(guard)):
-        guard += guard // RISE + 1
+    if phase == "prefill":
+        guard = -(-guard // rows) * rows
+        while guard <= longest and any(rig.chunk(guard + n * rows, guard).loses for n in (1, 2)):
+            guard += rows
     points = (*sorted(rig.levels.values(), key=lambda point: point.length), *rig.chunks)
     return Crossover(guard if guard <= longest else NEVER, points)
 
@@ -169,10 +172,6 @@ class _Rig:
         hi = torch.arange(end - self.rows + 1, end + 1, device="cpu")
         self.chunks.append(self.point("chunk", end, hi, guard))
         return self.chunks[-1]
-
-    def ends(self, guard: int) -> list[int]:
-        """Last prefixes of chunks of which a quarter, and all, goes beyond the guard, and one further on."""
-        return [max(self.rows, guard + part * self.rows // 4) for part in (1, 4, 8)]
 
     def point(self, kind: str, length: int, hi: Tensor, guard: int) -> Point:
         tensors = (self.q, self.k[: int(hi.max())], self.w, self.topk)

@@ -75,6 +75,7 @@ def best(problem: Problem, of: Ranges, result: Tensor, *, appended: bool = False
         scores = scan_rows(mine, part, arrived)
         out = result[chunk.start * repeat : chunk.stop * repeat]
         selection.select(scores, part, out, appended=appended, repeat=repeat, arrived=arrived)
+        del scores  # before those of the next chunk
 
 
 def evenly(rows: int, most: int) -> list[slice]:

@@ -69,6 +69,34 @@ def fetch(values, i):
 
 
 @triton.jit
+def put(rows, ends, columns, scores):
+    """Store scores [BLOCK, ROWS] at columns [BLOCK] of rows [ROWS], pointers, where a column lies before the row's end.
+
+    As tl.store does, which would first move them through shared memory, into a layout with whole lines of a row; where
+    they are, eight threads write 32 neighbouring bytes.
+    """
+    if INTERPRETED:
+        tl.store(rows[None, :] + columns[:, None], scores, mask=columns[:, None] < ends[None, :])
+    else:
+        none = tl.zeros(scores.shape, tl.int32)
+        tl.inline_asm_elementwise(
+            """{
+            .reg .pred is_there;
+            .reg .b64 address;
+            setp.lt.s32 is_there, $2, $4;
+            mad.wide.s32 address, $2, 4, $1;
+            @is_there st.global.b32 [address], $3;
+            mov.b32 $0, $2;
+            }""",
+            "=r,l,r,f,r",
+            [rows.to(tl.int64)[None, :] + none, columns[:, None] + none, scores, ends[None, :] + none],
+            tl.int32,
+            False,
+            1,
+        )
+
+
+@triton.jit
 def power_of_two(exponent):
     """2**exponent for exponents from -149 to 127, as fp32."""
     bits = tl.where(exponent < -126, 1 << tl.maximum(exponent + 149, 0), (exponent + 127) << 23)
@@ -160,6 +188,8 @@ def scores_kernel(
             tl.store(arrived + first + r, 0, mask=(r < count) & (tl.program_id(1) == 0))
         heads = heads_of(q, first, count, 0, H, D, ROWS, HEADS, DEPTH)
         weights = weights_of(w, first, count, 0, H, ROWS, HEADS)
+        to_rows = out + (first + r).to(tl.int64) * out_stride
+        ends = tl.where(r < count, stop if LISTED else stop - base, 0)
         for start in tl.range(begin, stop, BLOCK, num_stages=STAGES):
             place = start + tl.arange(0, BLOCK)
             there = place < stop
@@ -183,8 +213,7 @@ def scores_kernel(
                 total = tl.where(there[:, None] & (key[:, None] < row_end[None, :]), total, float("nan"))
             else:
                 column = place - base
-            to = out + (first + r).to(tl.int64)[None, :] * out_stride + column[:, None]
-            tl.store(to, total, mask=(place < stop)[:, None] & (r < count)[None, :])
+            put(to_rows, ends, column, total)
 
 
 @triton.jit(do_not_specialize=NUMBERS)
