@@ -44,7 +44,7 @@ def dense_topk(
         lo, hi: [T] integers: row t may select lo[t] <= s < hi[t], clamped into [0, N]. By default the T <= N queries
             are the last positions of the keys. From a CUDA device they are copied to the host, which waits for them.
         backend: "auto" is Triton on CUDA tensors and torch elsewhere; "triton" or "torch".
-        max_bytes: About how much memory scores may take at once; what is gathered of them may take 3/8 more.
+        max_bytes: About how much memory scores may take at once; what is gathered of them may take a quarter more.
     Returns:
         [T, topk] int32: positions ascending, unique, with a tail of -1 where a row has fewer keys.
     Raises:

@@ -28,12 +28,12 @@ MOST_HEADS, MOST_KEYS, STAGES = {1: 128, 2: 256}, 64, 3
 SPARE_BYTES = 4 << 10
 # fp32 products use no tensor cores: smaller tiles, in registers.
 FP32_HEADS, FP32_KEYS = 64, 32
-# Keys that a program scans at most.
-SPAN = 4_096
+# Keys that a program scans at most, and where that makes fewer than WAVES programs for each multiprocessor.
+SPAN, SHORT_SPAN, WAVES = 4_096, 1_024, 16
 # Rows whose scores are selected in one launch; chunks have a multiple of ALIGNED rows; heads of a program of proxies.
 FEW_ROWS, ALIGNED, PROXY_HEADS, PROXY_WARPS = 16, 64, 16, 4
 # Of max_bytes, for proxies and lists of candidates: one part in so many.
-GROUPS_SHARE = 4
+GROUPS_SHARE = 8
 # Of a re-scored candidate. Times that a kernel writes a row: more are copied afterwards, since each is unrolled.
 LIST_BYTES, MOST_REPEATED = 4, 16
 # Keys that are summed at once.
@@ -185,9 +185,11 @@ def warps_of(sizes: dict[str, Any]) -> int:
 
 
 def span_of(columns: int, blocks: int, block: int, device: torch.device) -> int:
-    """Keys that a program scans: so many that all multiprocessors have work, and at most SPAN."""
-    share = -(-columns * max(blocks, 1) // (2 * limits(device)[0]))
-    return max(block, min(SPAN, -(-share // block) * block))
+    """Keys that a program scans: few enough that all multiprocessors have work, to the end."""
+    keys, cores = columns * max(blocks, 1), limits(device)[0]
+    share = -(-keys // (2 * cores))
+    most = SPAN if keys >= WAVES * SPAN * cores else SHORT_SPAN
+    return max(block, min(most, -(-share // block) * block))
 
 
 def launch(

@@ -46,57 +46,6 @@ def weights_of(w, first, count, chunk, H: tl.constexpr, ROWS: tl.constexpr, HEAD
 
 
 @triton.jit
-def fetch(values, i):
-    """values[i], fp32, straight into registers.
-
-    As tl.load does, which in a loop in stages would first copy such a small piece into shared memory, as it does tiles.
-    """
-    if INTERPRETED:
-        return tl.load(values + i)
-    else:
-        return tl.inline_asm_elementwise(
-            """{
-            .reg .b64 address;
-            mad.wide.s32 address, $2, 4, $1;
-            ld.global.nc.b32 $0, [address];
-            }""",
-            "=f,l,r",
-            [values.to(tl.int64) + tl.zeros_like(i), i],
-            tl.float32,
-            True,
-            1,
-        )
-
-
-@triton.jit
-def put(rows, ends, columns, scores):
-    """Store scores [BLOCK, ROWS] at columns [BLOCK] of rows [ROWS], pointers, where a column lies before the row's end.
-
-    As tl.store does, which would first move them through shared memory, into a layout with whole lines of a row; where
-    they are, eight threads write 32 neighbouring bytes.
-    """
-    if INTERPRETED:
-        tl.store(rows[None, :] + columns[:, None], scores, mask=columns[:, None] < ends[None, :])
-    else:
-        none = tl.zeros(scores.shape, tl.int32)
-        tl.inline_asm_elementwise(
-            """{
-            .reg .pred is_there;
-            .reg .b64 address;
-            setp.lt.s32 is_there, $2, $4;
-            mad.wide.s32 address, $2, 4, $1;
-            @is_there st.global.b32 [address], $3;
-            mov.b32 $0, $2;
-            }""",
-            "=r,l,r,f,r",
-            [rows.to(tl.int64)[None, :] + none, columns[:, None] + none, scores, ends[None, :] + none],
-            tl.int32,
-            False,
-            1,
-        )
-
-
-@triton.jit
 def power_of_two(exponent):
     """2**exponent for exponents from -149 to 127, as fp32."""
     bits = tl.where(exponent < -126, 1 << tl.maximum(exponent + 149, 0), (exponent + 127) << 23)
@@ -188,8 +137,6 @@ def scores_kernel(
             tl.store(arrived + first + r, 0, mask=(r < count) & (tl.program_id(1) == 0))
         heads = heads_of(q, first, count, 0, H, D, ROWS, HEADS, DEPTH)
         weights = weights_of(w, first, count, 0, H, ROWS, HEADS)
-        to_rows = out + (first + r).to(tl.int64) * out_stride
-        ends = tl.where(r < count, stop if LISTED else stop - base, 0)
         for start in tl.range(begin, stop, BLOCK, num_stages=STAGES):
             place = start + tl.arange(0, BLOCK)
             there = place < stop
@@ -199,21 +146,20 @@ def scores_kernel(
                 there = key >= 0
             of_tile = k + key.to(tl.int64)[:, None] * D + d[None, :]
             tile = tl.load(of_tile, mask=there[:, None] & (d < D)[None, :], other=0.0)
-            if SCALED:  # on its way while the products are made
-                scale = fetch(k_scale, tl.where(there, key, 0))
             total = tile_scores(tile, heads, weights, 0, H, ROWS, HEADS, BLOCK)
             for chunk in tl.static_range(1, CHUNKS):
                 more = heads_of(q, first, count, chunk, H, D, ROWS, HEADS, DEPTH)
                 more_weights = weights_of(w, first, count, chunk, H, ROWS, HEADS)
                 total += tile_scores(tile, more, more_weights, chunk, H, ROWS, HEADS, BLOCK)
             if SCALED:
-                total = total * scale[:, None]
+                total = total * tl.load(k_scale + key, mask=there, other=0.0)[:, None]
             column = place
             if LISTED:
                 total = tl.where(there[:, None] & (key[:, None] < row_end[None, :]), total, float("nan"))
             else:
                 column = place - base
-            put(to_rows, ends, column, total)
+            to = out + (first + r).to(tl.int64)[None, :] * out_stride + column[:, None]
+            tl.store(to, total, mask=(place < stop)[:, None] & (r < count)[None, :])
 
 
 @triton.jit(do_not_specialize=NUMBERS)

@@ -40,7 +40,7 @@ TILE, TILE_WARPS, EACH, STAGES = 4_096, 8, 8, 2
 # Scores of a tile that can be held, at least, and over what is expected; where there are more, the tile is read again.
 PLACES, ROOM = 512, 4
 # What is gathered may take so much more than the scores, of which max_bytes speaks.
-EXTRA = 3 / 8
+EXTRA = 1 / 4
 # Tiles whose numbers are summed at once; gathered scores that are searched at once where they do not fit registers.
 TILES, BLOCK = 128, 1_024
 
