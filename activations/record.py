@@ -63,6 +63,7 @@ def record_index(
     layers: Sequence[int] | None = None,
     source: str = "attention",
     kv_head: int | None = None,
+    mass: bool = True,
     command: str = "activations.record.record_index",
 ) -> list[Path]:
     """Capture the index of some layers over the beginning of a text, one file `index_layer_<n>` a layer.
@@ -74,7 +75,8 @@ def record_index(
     Args:
         text: A name of `texts.builtin_names()`, or the path of a text file in UTF-8.
         tokens: N. queries: T, at most N. layers: None is all of `index_layers`.
-        source, kv_head: As `capture_index` takes them. command: What the .json says that made the file.
+        source, kv_head: As `capture_index` takes them. mass: Whether the attention's mass is kept.
+        command: What the .json says that made the file.
     Raises:
         ValueError: a text with fewer tokens, more queries than tokens, no eligible layer, or what `capture_index` says.
         OSError: the text can't be read or a file not be written.
@@ -90,7 +92,7 @@ def record_index(
         raise ValueError(f"the text {text!r} has {len(ids):,} tokens, {tokens:,} are wanted")
     bar, positions = ConsoleBar(), range(-queries, 0)
     try:
-        options = {"source": source, "kv_head": kv_head, "positions": positions, "mass": True, "progress": bar}
+        options = {"source": source, "kv_head": kv_head, "positions": positions, "mass": mass, "progress": bar}
         captures = capture_index(lm, ids, layer=chosen, **options)
     finally:
         bar.close()
@@ -100,9 +102,10 @@ def record_index(
     described = f"{text}, {known[text]}" if text in known else Path(text).name
     paths = []
     for capture in captures:
-        meta = {**capture.meta, "mass": f"{capture.meta['mass']}, rounded to float16", "derived": derived}
-        meta["text"] = f"the first {tokens:,} tokens of {described}"
-        capture = dataclasses.replace(capture, mass=capture.mass.half(), meta=meta)
+        meta = {**capture.meta, "derived": derived, "text": f"the first {tokens:,} tokens of {described}"}
+        if mass:
+            meta["mass"] += ", rounded to float16"
+        capture = dataclasses.replace(capture, mass=capture.mass.half() if mass else None, meta=meta)
         paths.append(save_capture(capture, folder / f"index_layer_{meta['layer']}.safetensors"))
         write_provenance(
             paths[-1],
@@ -110,7 +113,8 @@ def record_index(
             schema=index_storage.SCHEMA,
             command=command,
             python=platform.python_version(),
-            rows=f"the last {queries:,} tokens as queries, all {tokens:,} as keys: q, k, w, and the mass of attention",
+            rows=f"the last {queries:,} tokens as queries, all {tokens:,} as keys: q, k, w"
+            + ", and the mass of attention" * mass,
             texts_licence=licence,
         )
     return paths
@@ -158,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     index.add_argument("--layers", type=int, nargs="+", help="default: all that see the whole text")
     index.add_argument("--source", default="attention", choices=SOURCES)
     index.add_argument("--kv-head", type=int, help="of several key heads (default: the first)")
+    index.add_argument("--no-mass", action="store_true", help="leave out the attention's mass, T x N x 2 bytes a layer")
     index.add_argument("--folder", type=Path, help="default: data/captures, for the standard ones alone")
     return top
 
@@ -167,7 +172,7 @@ def _changed(options: argparse.Namespace) -> list[str]:
     standard, given = vars(_parser().parse_args([options.what])), vars(options)
     out = []
     for name in [name for name in given if given[name] != standard[name] and name not in ("device", "folder")]:
-        values = given[name] if isinstance(given[name], list) else [given[name]]
+        values = given[name] if isinstance(given[name], list) else [given[name]] * (given[name] is not True)
         out += [f"--{name.replace('_', '-')}", *map(str, values)]
     return out
 
@@ -188,6 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 lm,
                 options.folder or FOLDER,
                 **{name: getattr(options, name) for name in wanted},
+                mass=not options.no_mass,
                 command=" ".join(["python -m activations.record index", *changed]),
             )
         except (ValueError, OSError, ImportError) as error:
