@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipywidgets as w
 
 from widgets.controls import GridSlider, button, choice
-from widgets.panels.row_controls import HIDDEN, SHOWN, columns, line
+from widgets.index_live import example_texts
+from widgets.panels.row_controls import HIDDEN, SHOWN, columns, line, text_list
 from widgets.ranked_windows import WINDOW
 from widgets.strip import TokenStrip
 
@@ -31,6 +32,15 @@ class IndexControls:
         self.backend = choice("back-end", ["auto", "torch", "triton"], "auto", "what computes the scores")
         self.scan_button = button("Read the other layers", "go on with the layers that were not read", "play")
         self.scan_button.layout.display = HIDDEN
+        self.text = w.Textarea(
+            description="text",
+            continuous_update=False,
+            placeholder="type or paste a text, then Run",
+            style={"description_width": "40px"},
+            layout=w.Layout(flex="1 1 auto", width="auto", height="64px"),
+        )
+        self.run_button = button("Run", "read the text", "play")
+        self.texts = text_list("texts …", example_texts(), self.text)
         self.strip = TokenStrip()
         self.legend = w.HTML(layout=w.Layout(margin="0"))
 
@@ -41,6 +51,10 @@ class IndexControls:
     def redrawing(self) -> list[w.Widget]:
         """The controls whose change is a new picture. Subclasses extend it."""
         return [self.k, self.g, self.query, self.place, self.layer, self.backend]
+
+    def text_box(self) -> w.HBox:
+        """Where a live model gets its text."""
+        return w.HBox([self.text, w.VBox([self.run_button, self.texts])], layout=w.Layout(width="100%"))
 
     def arrange(self, several: bool) -> list[w.Widget]:
         """Boxes above the figure from top to bottom; what a single layer cannot do is hidden."""

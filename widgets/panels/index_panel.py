@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from qp_kernels import backend as backends
 from widgets import index_view
 from widgets.controls import k_grid
+from widgets.index_live import LiveIndex, example_texts
 from widgets.index_source import Layer, open_layers
 from widgets.index_view import IndexView
 from widgets.panels.controlled import ControlledPanel
@@ -19,6 +20,7 @@ from widgets.panels.index_controls import IndexControls, usual_k
 from widgets.panels.row_controls import HIDDEN, SHOWN
 from widgets.panels.rows import whole_number
 from widgets.ranked_windows import Key, RankedWindows
+from widgets.sources import is_live
 
 REPAINT_S = 0.3  # while a scan fills in what is not seen first
 
@@ -30,15 +32,23 @@ class IndexPanel(ControlledPanel):
     is left at a setting, most urgent first, and `_fill` does one of it in steps.
 
     Args:
-        source: What `open_layers` takes.
+        source: What `open_layers` takes, or a live `LanguageModel`, whose text is read by a job.
         query: The open one; negative counts from the end. layer: Name of the open layer; None is the first.
-        backend: "auto", "triton" or "torch". start: Start values of the subclass's own controls, for `_start`.
+        backend: "auto", "triton" or "torch". text: First text of a live model; None is an example.
+        start: Start values of the subclass's own controls, for `_start`.
     """
 
+    kinds: tuple[str, ...] = ("draw", "scan")
     clickable: dict[str, str] = {}  # trace name -> the control that a click on it sets
+    with_mass = False  # whether a live model is asked for the attention's mass
 
-    def __init__(self, source, *, query, layer, backend, **start):
-        opened = open_layers(source)
+    def __init__(self, source, *, query, layer, backend, text=None, **start):
+        self._live = LiveIndex(source, layer) if is_live(source) else None
+        if text is not None and self._live is None:
+            raise ValueError("text needs a live model: pass the result of activations.load as source")
+        opened = self._live.unread() if self._live else open_layers(source)
+        self._is_read = self._live is None  # whether the layers are those of a text
+        self._first_query, self._k_follows = whole_number("query", query), start.get("k") is None
         self._layers: dict[str, Layer] = {}
         self._ranked = RankedWindows(self._layers)
         self._stopped = False  # Cancel holds until another layer or window is opened
@@ -46,20 +56,22 @@ class IndexPanel(ControlledPanel):
         self._shown = None  # the setting that is drawn
         self._placed = False  # the text starts where the first query has most of its keys
         names = [one.name for one in opened]
-        super().__init__(self._empty_figure(names), ("draw", "scan"))
+        super().__init__(self._empty_figure(names), ("capture", *self.kinds))
         try:
             self._adopt(self._new_controls(names))
-            self._use_layers(opened, layer=layer, query=query)
+            self._use_layers(opened, layer=layer, query=-1 if self._live else query)
             for one in opened:
                 backends.resolve(one.capture.q, backend)
             self._start(**start)
             self.backend.value = backend
+            if self._live:
+                self.text.value = example_texts()[0][1] if text is None else text
             self._place_controls()
         except BaseException:
             self.close()
             raise
         self._connect()
-        self._redraw()
+        self._read() if self._live else self._redraw()
 
     def _empty_figure(self, names: list[str]) -> go.Figure:
         raise NotImplementedError
@@ -69,11 +81,18 @@ class IndexPanel(ControlledPanel):
 
     def _start(self, *, k, **more) -> None:
         """Set the start values; None is the usual k. Subclasses extend it."""
-        usual = usual_k(len(self._layers[self.layer.value].capture.k))
+        usual = self._usual_k()
         whole = isinstance(k, int) and not isinstance(k, bool)
         self.k.value = usual if k is None else min(k, self.k.grid[-1]) if whole else k
         for name, value in more.items():
             getattr(self, name).value = value
+
+    def _usual_k(self) -> int:
+        return usual_k(len(self._layers[self.layer.value].capture.k))
+
+    def _follow(self) -> None:
+        """Set what nobody chose to what is usual for another text. Subclasses extend it."""
+        self.k.value = self._usual_k()
 
     def _use_layers(self, opened: list[Layer], *, layer=None, query=None) -> None:
         """Show these layers, at first or instead of others of the same names; a worker's job may call it.
@@ -100,7 +119,8 @@ class IndexPanel(ControlledPanel):
         self._ranked.clear()
 
     def _place_controls(self) -> None:
-        self.arrange(*self._controls.arrange(several=len(self._layers) > 1))
+        box = [self._controls.text_box()] if self._live else []
+        self.arrange(*box, *self._controls.arrange(several=len(self._layers) > 1))
         *above, caption = self.children
         below = self._controls.below(with_text=any(layer.has_text for layer in self._layers.values()))
         self.children = [*above, *below, caption]
@@ -109,6 +129,9 @@ class IndexPanel(ControlledPanel):
         super()._connect()
         self.strip.observe(self._pick, "picked")
         self.scan_button.on_click(lambda _: self._scan_on())
+        if self._live:
+            self.text.observe(lambda _: self._read(), "value")
+            self.run_button.on_click(lambda _: self._read())
         for trace in self.figure.data:
             if trace.name in self.clickable:
                 trace.on_click(self._on_click)
@@ -127,6 +150,9 @@ class IndexPanel(ControlledPanel):
             if len(rows):
                 self.query.value = int(rows[0])
 
+    def _read(self) -> None:
+        self.submit("capture", self._run_capture)
+
     def _scan_on(self) -> None:
         self._stopped = False
         self.submit("scan", self._scan)
@@ -136,6 +162,22 @@ class IndexPanel(ControlledPanel):
         super().cancel()
 
     # Jobs: what stands from here on runs on the worker.
+
+    def _run_capture(self, job) -> None:
+        """Run the model on the text; show its last query, or for the same text the one that was shown."""
+        what = "the model reads the text"
+        job.progress(0, 0, what)
+        query, self._first_query = self._first_query, -1
+        opened = self._live.read(self.text.value, self.with_mass, job.progress)
+        job.progress(0, 0, what)  # raises when another text was typed meanwhile
+        if self._is_read and opened[0].capture.ids.equal(next(iter(self._layers.values())).capture.ids):
+            query = self.query.value
+        follows = self._k_follows and self.k.value == self._usual_k()
+        self._use_layers(opened, query=query)
+        self._is_read = True
+        if follows:
+            self._follow()
+        self._draw(job)
 
     def _fit_to(self, layer: Layer) -> None:
         """Bound query and place by what the layer has."""
@@ -164,6 +206,8 @@ class IndexPanel(ControlledPanel):
 
     def _draw(self, job) -> None:
         start = time.perf_counter()
+        if not self._is_read:
+            return
         self._fit_to(self._layers[self.layer.value])
         at = self._setting()
         key = self._key(at)
@@ -256,7 +300,7 @@ class IndexPanel(ControlledPanel):
     def release(self) -> None:
         super().release()
         self._forget()
-        self._layers = {}
+        self._layers, self._live = {}, None
 
 
 def rows_code(view: IndexView) -> str:

@@ -28,26 +28,27 @@ class OverlapExplorer(IndexPanel):
     A window is 64 queries: those of the block that holds the open query. It is ranked once; k and g need no scan.
 
     Args:
-        source: An `IndexCapture`, a list or dict of them (layers), a `.safetensors` capture, an `.npz` file with q, k
-            and w, or tensors (q [T, H, D], k [N, D], w [T, H]), whose queries are the last of the keys.
+        source: A live `LanguageModel` (then the panel has a text box, and shows up to eight layers, see `LiveIndex`),
+            an `IndexCapture`, a list or dict of them (layers), a `.safetensors` capture, an `.npz` file with q, k and
+            w, or tensors (q [T, H, D], k [N, D], w [T, H]), whose queries are the last of the keys.
         k: Keys a query, at least 1; N and more is all. None: N / 16, at most 2,048.
         g: Queries a group, 1 to 64. query: The open one; negative counts from the end.
         layer: Name of the open layer; None is the first. A list names its layers by meta["layer"].
-        backend: "auto", "triton" or "torch": what makes the scores.
+        backend: "auto", "triton" or "torch": what makes the scores. text: First text of a live model.
     Raises:
         TypeError, ValueError, FileNotFoundError: a source or value that can't be used, and what is accepted.
 
     Drive it by code: `panel.k.value = 512; panel.wait(); panel.to_frame()`. Controls: k, g, query, place, layer,
-    backend.
+    backend, and on a live model text.
     """
 
     sliders = ("k", "g", "query")
     clickable = {"map": "query", "layers": "layer", "shared": "place", "new": "place"}
 
-    def __init__(self, source, *, k=None, g=4, query=-1, layer=None, backend="auto"):
+    def __init__(self, source, *, k=None, g=4, query=-1, layer=None, backend="auto", text=None):
         self._numbers: dict[tuple, LayerNumbers] = {}  # by key, k and g
         self._chosen: Chosen | None = None  # of the open window, at the last k
-        super().__init__(source, k=k, g=g, query=query, layer=layer, backend=backend)
+        super().__init__(source, k=k, g=g, query=query, layer=layer, backend=backend, text=text)
 
     def _empty_figure(self, names: list[str]):
         return overlap_figure(names)
