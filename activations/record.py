@@ -138,7 +138,7 @@ def write_provenance(path: Path, meta: dict, *, command: str, schema: str = SCHE
         "recorded": datetime.now(UTC).date().isoformat(),
         **more,
         "licence": meta.get("terms", "that of the model"),
-        "notice": "NOTICE",
+        "notice": "NOTICE" if path.with_name("NOTICE").is_file() else "data/captures/NOTICE of the repository",
         "meta": meta,
     }
     beside = path.with_suffix(".json")

@@ -123,6 +123,7 @@ def test_a_model_of_ones_own(tiny, tmp_path):
     direct = capture_index(lm, back.ids, layer=1, kv_head=1, positions=range(-8, 0), mass=True)
     assert back.q.equal(direct.q) and back.k.equal(direct.k) and back.mass.equal(direct.mass.half())
     provenance = json.loads(paths[0].with_suffix(".json").read_text("utf-8"))
+    assert provenance["notice"] == "data/captures/NOTICE of the repository"
     assert provenance["licence"] == "that of the model" and provenance["meta"]["layer"] == 1
 
 
