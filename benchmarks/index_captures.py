@@ -1,11 +1,11 @@
 """How alike the queries of the default model choose, what Reuse and Refine keep, and what a capture costs.
 
     python benchmarks/index_captures.py                         8,192 tokens, two minutes on two cores
-    python benchmarks/index_captures.py --tokens 8192 32768 --record
+    python benchmarks/index_captures.py --tokens 8192 32768 --record                    and 32,768: seconds on a GPU
 
 The index is the attention of the layers that see the whole text (`source="attention"`). Queries are runs of 16
 neighbours, spread over the second half of the text; topk is a sixteenth of the tokens and Refine's budget twice that,
-unless told. `--record` writes data/results/index_captures.json.
+unless told. `--record` writes data/results/index_captures.json, from a GPU index_captures_gpu.json.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> int:
     options = parser().parse_args()
     lm = activations.load(options.model, device=options.device)
     layers = options.layers or activations.index_layers(lm)
+    warm_up(lm, layers)
     records = []
     for n_tokens in options.tokens:
         ids = lm.encode(texts.builtin_text("pydoc", CHARACTERS_A_TOKEN * n_tokens))[:n_tokens]
@@ -51,7 +52,8 @@ def main() -> int:
         about |= {"text": f"the beginning of pydoc's topics ({texts.PSF_LICENCE})"}
         command = f"python benchmarks/index_captures.py --tokens {' '.join(map(str, options.tokens))} --record"
         shared = {"device": options.device, "command": command, "folder": options.folder}
-        print(f"recorded in {results.write('index_captures', records, about=about, **shared).name}")
+        name = "index_captures_gpu" if torch.device(options.device).type == "cuda" else "index_captures"
+        print(f"recorded in {results.write(name, records, about=about, **shared).name}")
     return 0
 
 
@@ -68,6 +70,12 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--record", action="store_true")
     top.add_argument("--folder", help="of the file instead of data/results")
     return top
+
+
+def warm_up(lm, layers: list[int]) -> None:
+    """Let a GPU load what it loads once: its libraries for products and attention."""
+    ids = lm.encode(texts.builtin_text("pydoc", CHARACTERS_A_TOKEN * 1024))[:1024]
+    activations.capture_index(lm, ids, layer=layers[-1:], mass=True)
 
 
 def queries(n_tokens: int, count: int) -> torch.Tensor:

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -26,10 +24,9 @@ import _live  # noqa: E402
 import _peers  # noqa: E402
 import oracle_torch  # noqa: E402
 
-from activations import cache, gemma, save_capture, texts  # noqa: E402
+from activations import save_capture, texts  # noqa: E402
 from activations.capture import LogitCapture, StoredRows  # noqa: E402
-from activations.record import FOLDER  # noqa: E402
-from activations.storage import SCHEMA  # noqa: E402
+from activations.record import DERIVED, FOLDER, write_provenance  # noqa: E402
 from qp_kernels import results  # noqa: E402
 from qp_kernels.qrita import top_k_top_p  # noqa: E402
 
@@ -197,7 +194,7 @@ def write_capture(found: LogitCapture, cases: list[dict], folder: Path) -> Path:
     lengths = torch.tensor([len(window) for window in windows])
     meta = {
         **found.meta,
-        "derived": "Outputs of Gemma 3 270M, de-quantised from Q4_K_M and stored as bf16",
+        "derived": DERIVED,
         "context": [int(place) + 1 for place in found.positions[rows]],
         "cases": [{**case, **_plain(case), "row": rows.index(case["row"])} for case in cases],
     }
@@ -214,25 +211,17 @@ def write_capture(found: LogitCapture, cases: list[dict], folder: Path) -> Path:
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = save_capture(capture, folder / f"{NAME}.safetensors", head="rows")
-    shown = {key: value for key, value in meta.items() if key not in ("cases", "context")}
-    provenance = {
-        "file": path.name,
-        "sha256": cache.sha256_of(path),
-        "bytes": path.stat().st_size,
-        "schema": SCHEMA,
-        "command": "python benchmarks/other_samplers.py --record",
-        "recorded": datetime.now(UTC).date().isoformat(),
-        "rows": "positions of a long text where another sampler keeps another set: float32 logits, and those of the "
+    write_provenance(
+        path,
+        {key: value for key, value in meta.items() if key not in ("cases", "context")},
+        command="python benchmarks/other_samplers.py --record",
+        rows="positions of a long text where another sampler keeps another set: float32 logits, and those of the "
         f"bf16 head; meta.cases has both sets, meta.context the length of the text that the model had read, of which "
         f"the last {CONTEXT} tokens are here",
-        "texts_licence": texts.PSF_LICENCE,
-        "samplers": dict(sorted({(case["sampler"], case["version"]) for case in cases})),
-        "commit": results.commit(),
-        "licence": gemma.TERMS,
-        "notice": "NOTICE",
-        "meta": shown,
-    }
-    path.with_suffix(".json").write_text(json.dumps(provenance, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        texts_licence=texts.PSF_LICENCE,
+        samplers=dict(sorted({(case["sampler"], case["version"]) for case in cases})),
+        commit=results.commit(),
+    )
     return path
 
 

@@ -2,7 +2,7 @@
 
 logit_explorer, truncation_explorer,   the panels of lessons 00, 03, 04 and 01 as a browser shows them; the last has
 search_explorer, timing_explorer       recorded numbers where there is no GPU
-overlap_explorer                       the panel on made-up layers
+overlap_explorer                       the panel on the recorded layers of the default model
 threshold                              threshold_picture.py
 """
 
@@ -34,12 +34,10 @@ LESSONS = {
 }
 # Notebooks that are no lesson: one cell each.
 CELLS = {
-    "overlap.ipynb": """from activations import synthetic
+    "overlap.ipynb": """from activations import recorded
 from widgets import OverlapExplorer
 
-smooth = {5: 0.8, 11: 0.93, 17: 0.97}
-layers = {n: synthetic.index(64, 8192, 8, 64, seed=n, topics=8, smoothness=s) for n, s in smooth.items()}
-explorer = OverlapExplorer(layers, layer=11, query=30)
+explorer = OverlapExplorer([recorded(f"index_layer_{n}") for n in (5, 11, 17)], layer=17, query=30)
 explorer"""
 }
 IMAGES = ROOT / "docs" / "images"

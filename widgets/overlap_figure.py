@@ -6,10 +6,11 @@ import numpy as np
 import plotly.graph_objects as go
 
 from widgets import theme
-from widgets.overlap_measures import GROUPS, WINDOW, chance_joint, chance_union
-from widgets.overlap_view import LayerNumbers, OverlapView, rough, short
+from widgets.overlap_measures import GROUPS, chance_joint, chance_union
+from widgets.overlap_view import LayerNumbers, OverlapView
 from widgets.painting import Properties
-from widgets.text import escape
+from widgets.ranked_windows import WINDOW
+from widgets.text import escape, rough, short
 
 BINS = 200  # of the position axis, at most
 FEW_LAYERS = 8  # so many have their numbers beside their dots
@@ -261,15 +262,13 @@ def headings(view: OverlapView) -> list[str]:
     kinds = (
         "" if view.neighbour is None else f": {green} shared with query {view.rows[view.neighbour]} {red} not shared"
     )
-    tokens = view.layer.capture.tokens
-    token = f" <b>{escape(tokens[view.position])}</b>" if view.layer.has_text else ""
     squares = f", □ g = {g}" if g > 1 and len(view.chosen.groups(g)) else ""
     out = [
         f"<b>Keys two queries share</b>{squares}",
         "<b>Overlap</b> " + ("of no neighbours" if np.isnan(now.adjacent) else some),
         f"<b>Union / k</b> of {g}" + ("" if np.isnan(now.union) else f": {now.union:.2f}"),
         f"<b>Joint / k</b> of {g}" + ("" if np.isnan(now.joint) else f": {rough(now.joint)}"),
-        f"<b>Keys of query {view.query}</b>{token}, part of the keys there{kinds}",
+        f"<b>Keys of query {view.query}</b>{view.token}, part of the keys there{kinds}",
     ]
     return [*out, f"<b>Layers</b>, union of {g}"] if len(view.layers) > 1 else out
 

@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from widgets.index_source import Layer
+from widgets.index_view import IndexView
 from widgets.overlap_measures import Chosen, chance_joint, chance_union
-from widgets.text import escape, percent
-
-STRETCH = 300  # tokens of the text that are shown at once
-BEFORE = 220  # of them before the place that is looked at
+from widgets.ranked_windows import Ranked
+from widgets.text import escape, short
 
 
 class Setting(NamedTuple):
@@ -41,38 +39,21 @@ class LayerNumbers:
 
 
 @dataclass(frozen=True, eq=False)
-class OverlapView:
+class OverlapView(IndexView):
     """What the panel shows.
 
     Attributes:
-        layer: The open layer. chosen: Selections of its window. g: Queries a group. query: The open one, a row of the
-            layer. place: Position that the text is shown around.
+        chosen: Selections of the open layer's window. g: Queries a group.
         layers: Name of every layer -> its numbers for the window of the same query.
     """
 
-    layer: Layer
     chosen: Chosen
     g: int
-    query: int
-    place: int
     layers: dict[str, LayerNumbers]
 
     @property
-    def rows(self) -> range:
-        return self.chosen.ranked.rows
-
-    @property
-    def row(self) -> int:
-        """The open query within its window."""
-        return self.query - self.rows.start
-
-    @property
-    def position(self) -> int:
-        return int(self.chosen.ranked.positions[self.row])
-
-    @property
-    def n_keys(self) -> int:
-        return self.chosen.ranked.rank.shape[1]
+    def ranked(self) -> Ranked:
+        return self.chosen.ranked
 
     @cached_property
     def now(self) -> LayerNumbers:
@@ -92,28 +73,6 @@ class OverlapView:
             return mine[:0], mine
         shared = self.chosen.ranked.rank[self.neighbour, mine] < self.chosen.k
         return mine[shared], mine[~shared]
-
-    def stretch(self) -> range:
-        """The tokens that are shown."""
-        start = max(0, min(self.place - BEFORE, self.n_keys - STRETCH))
-        return range(start, min(start + STRETCH, self.n_keys))
-
-
-def name_of(view: OverlapView, row: int) -> str:
-    """A query of the window in words: its number, its position and its token."""
-    position = int(view.chosen.ranked.positions[row])
-    token = f" {view.layer.capture.tokens[position]!r}" if view.layer.has_text else ""
-    return f"query {view.rows[row]} (position {position:,}{token})"
-
-
-def short(share: float) -> str:
-    """A share as people read it; a dash where there is none."""
-    return "–" if np.isnan(share) else "0 %" if share == 0 else percent(share)
-
-
-def rough(share: float) -> str:
-    """The same in a figure, where whole percents do."""
-    return f"{100 * share:.0f} %" if 0.01 <= share <= 0.99 else short(share)
 
 
 def sentence(view: OverlapView) -> str:
@@ -141,7 +100,7 @@ def _group(g: int, now: LayerNumbers) -> str:
 
 
 def _open(view: OverlapView) -> str:
-    size, name = int(view.chosen.size[view.row]), name_of(view, view.row)
+    size, name = int(view.chosen.size[view.row]), view.name_of(view.row)
     if not size:
         return f"{name} selects no key"
     if view.neighbour is None:
@@ -196,15 +155,6 @@ def frames(view: OverlapView) -> dict[str, dict]:
             **{name: [getattr(n, name) for n in view.layers.values()] for name in ("adjacent", "union", "joint")},
         },
     }
-
-
-def busiest(keys: np.ndarray, n_keys: int) -> int:
-    """The place whose stretch of the text holds the most of the keys."""
-    if not len(keys):
-        return n_keys - 1
-    starts = np.minimum(keys, max(0, n_keys - STRETCH))
-    held = np.searchsorted(keys, starts + STRETCH) - np.searchsorted(keys, starts)
-    return int(min(starts[held.argmax()] + BEFORE, n_keys - 1))
 
 
 def legend(view: OverlapView) -> str:

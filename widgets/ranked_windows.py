@@ -4,14 +4,67 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from qp_kernels.pivot.ranking import rank_keys
-from widgets.index_source import Layer
-from widgets.overlap_measures import WINDOW, Ranked, window_of
+import numpy as np
+import torch
 
+from qp_kernels.pivot.ranking import Ranking, rank_keys
+from widgets.index_source import Layer
+
+WINDOW = 64  # queries that are looked at together
 # Scores and products that a step of the scan makes; ranked windows that are kept.
 STEP_SCORES, STEP_PRODUCTS, KEPT_BYTES = 1 << 22, 1 << 31, 1 << 30
+
+
+def window_of(query: int, count: int) -> range:
+    """The rows that a query is compared with: the 64 of its block, or the last ones."""
+    start = min(query // WINDOW * WINDOW, max(count - WINDOW, 0))
+    return range(start, min(start + WINDOW, count))
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """A window of T queries whose N keys are ranked.
+
+    Attributes:
+        rows: Which queries of the layer. rank, equal, count: As `Ranking` has them, as arrays.
+        lo, hi, positions: [T] int64 of these queries.
+    """
+
+    rows: range
+    rank: np.ndarray
+    equal: np.ndarray
+    count: np.ndarray
+    lo: np.ndarray
+    hi: np.ndarray
+    positions: np.ndarray
+
+    @classmethod
+    def of(cls, capture, rows: range, parts: list[Ranking]) -> Ranked:
+        """From rankings of the rows, in order."""
+        arrays = {name: torch.cat([getattr(part, name).cpu() for part in parts]).numpy() for name in Ranking._fields}
+        here = slice(rows.start, rows.stop)
+        return cls(rows, **arrays, **{name: getattr(capture, name)[here].numpy() for name in ("lo", "hi", "positions")})
+
+    @property
+    def nbytes(self) -> int:
+        return self.rank.nbytes + self.equal.nbytes
+
+    @cached_property
+    def alike(self) -> int:
+        """How many queries score all their keys alike."""
+        inside = np.arange(self.equal.shape[1]) < self.count[:, None] - 1
+        return int(((self.equal & inside).sum(1) == self.count - 1).sum() - (self.count == 1).sum())
+
+    @cached_property
+    def step(self) -> int:
+        """Tokens between neighbouring queries of one sequence: the smallest distance, 0 without a neighbour."""
+        apart = np.diff(self.positions)[self.lo[1:] == self.lo[:-1]]
+        apart = apart[apart > 0]
+        return int(apart.min()) if len(apart) else 0
 
 
 class Key(NamedTuple):

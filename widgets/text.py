@@ -49,3 +49,13 @@ def percent(share: float) -> str:
 
 def number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3g}"
+
+
+def short(share: float) -> str:
+    """A share as people read it; a dash where there is none."""
+    return "–" if math.isnan(share) else "0 %" if share == 0 else percent(share)
+
+
+def rough(share: float) -> str:
+    """The same in a figure, where whole percents do."""
+    return f"{100 * share:.0f} %" if 0.01 <= share <= 0.99 else short(share)

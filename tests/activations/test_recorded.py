@@ -83,7 +83,7 @@ def test_any_working_directory(tmp_path):
 
 @pytest.mark.parametrize("name", ["x", "../openers", "openers.safetensors", ""])
 def test_an_unknown_name_lists_those_there_are(name):
-    with pytest.raises(ValueError, match="there are: openers"):
+    with pytest.raises(ValueError, match="there are: index_layer_5, index_layer_11, index_layer_17, openers"):
         recorded(name)
 
 

@@ -1,4 +1,4 @@
-"""OverlapExplorer as a user meets it, on made-up layers with topics; no lesson shows it yet."""
+"""OverlapExplorer as a user meets it, on made-up layers with topics and on the live model; no lesson shows it yet."""
 
 import nbformat
 import pytest
@@ -15,17 +15,30 @@ explorer
 """
 
 
-@pytest.fixture(scope="module")
-def overlap(lab, served):
-    """A notebook with the panel alone, run in light theme."""
+LIVE = """
+from activations import load
+from widgets import OverlapExplorer
+
+explorer = OverlapExplorer(load())
+explorer
+"""
+
+
+def opened(lab, served, name, cell):
+    """A notebook with one panel alone, run in light theme."""
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook = new_notebook(cells=[new_code_cell(CELL.strip())], metadata={"kernelspec": kernel})
-    nbformat.write(notebook, served / "overlap.ipynb")
-    lab.open_notebook("overlap.ipynb", theme="light")
+    notebook = new_notebook(cells=[new_code_cell(cell.strip())], metadata={"kernelspec": kernel})
+    nbformat.write(notebook, served / f"{name}.ipynb")
+    lab.open_notebook(f"{name}.ipynb", theme="light")
     lab.run_all(timeout_s=90)
     lab.wait_drawn()
     lab.kernel("explorer.wait(60)", 90)
     return lab
+
+
+@pytest.fixture(scope="module")
+def overlap(lab, served):
+    return opened(lab, served, "overlap", CELL)
 
 
 def looks_right(lab):
@@ -96,3 +109,43 @@ def test_another_layer_and_a_dark_theme(overlap):
     overlap.wait_for("() => qp.summary().includes('with query 1')")
     looks_right(overlap)
     assert overlap.console_errors == []
+
+
+@pytest.fixture(scope="module")
+def live(lab, served):
+    return opened(lab, served, "overlap_live", LIVE)
+
+
+@pytest.mark.model
+def test_a_live_model_opens_on_a_text(live):
+    assert live.value("text").startswith('The "assert" statement')
+    assert live.summary.startswith("layer 5, k = ") and len(live.trace("layers")["x"]) == 3
+    assert live.outgoing == []
+    looks_right(live)
+
+
+@pytest.mark.model
+def test_another_text_is_read_with_run(live):
+    box = live._control("text", "text", 0)
+    box.fill("Roses are red, violets are blue, sugar is sweet and so are you.\n" * 6)
+    with live.expect_change("map", "layers"):
+        live.click_button("Run")
+    live.wait_for("() => qp.summary().includes('of up to 10')")
+    live.choose("layer", "17")
+    live.wait_for("() => qp.summary().startsWith('layer 17, k = ')")
+    looks_right(live)
+    live.choose("to start from", "The Zen of Python")
+    live.wait_for("() => qp.caption().includes('203 keys')")
+    assert live.value("text").startswith("The Zen of Python, by Tim Peters")
+    looks_right(live)
+
+
+@pytest.mark.model
+def test_an_empty_text_is_said(live):
+    box = live._control("text", "text", 0)
+    box.fill("")
+    live.click_button("Run")
+    live.wait_for("() => qp.error().startsWith('the text is empty: type or paste one')")
+    live.choose("to start from", "The Zen of Python")
+    live.wait_for("() => qp.error() === ''")
+    assert live.console_errors == []

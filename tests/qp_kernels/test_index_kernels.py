@@ -7,6 +7,7 @@ import functools
 import math
 
 import fuzz_index_cases
+import oracle_index_floats
 import places
 import pytest
 import score_rows
@@ -369,24 +370,8 @@ def test_floats_are_selected_within_the_contract(heads, width, dtype):
     w = torch.randn(rows, heads, generator=generator) + 0.5
     scales = torch.rand(rows, heads, generator=generator) + 0.5, torch.rand(keys, generator=generator) + 0.5
     found = dense_topk(q, k, w, topk, q_scale=scales[0], k_scale=scales[1])
-    weights, norms = w.double() * scales[0], k.double().norm(dim=1) * scales[1]
-    scores = torch.zeros(rows, keys, dtype=torch.float64)
-    for j in range(heads):
-        scores += weights[:, j, None] * (q[:, j].double() @ k.double().t()).relu()
-    scores *= scales[1].double()
-    unit = 2.0**-10 if dtype == torch.float8_e4m3fn else 2.0**-18
-    sums = unit * (weights.abs() * q.double().norm(dim=2)).sum(1)
-    for t in range(rows):
-        end = keys - rows + t + 1
-        chosen = found[t].long()
-        assert (chosen.diff() > 0).all() and chosen[0] >= 0 and chosen[-1] < end
-        cut, at = scores[t, :end].sort(descending=True)
-        cut, at = cut[topk - 1], at[topk - 1]
-        eps = sums[t] * norms[:end].clamp(min=norms[at])
-        is_chosen = torch.zeros(end, dtype=torch.bool)
-        is_chosen[chosen] = True
-        assert (scores[t, :end] >= cut - eps)[is_chosen].all()
-        assert (scores[t, :end] <= cut + eps)[~is_chosen].all()
+    bounds = torch.zeros(rows, dtype=torch.int64), torch.arange(keys - rows + 1, keys + 1)
+    assert not oracle_index_floats.dense(found, oracle_index_floats.Rows(q, k, w, *bounds, *scales), topk).any()
 
 
 @pytest.mark.big

@@ -14,8 +14,8 @@ from activations import save_capture, synthetic
 from qp_kernels import index_metrics
 from qp_kernels.pivot import dense_topk
 from widgets import OverlapExplorer
+from widgets.index_view import STRETCH
 from widgets.overlap_figure import overlap_figure
-from widgets.overlap_view import STRETCH
 
 N = 600
 

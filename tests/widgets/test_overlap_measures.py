@@ -10,7 +10,8 @@ from activations import synthetic
 from qp_kernels import index_metrics
 from qp_kernels.pivot import dense_topk
 from qp_kernels.pivot.ranking import rank_keys
-from widgets.overlap_measures import Chosen, Ranked, chance_joint, chance_union, window_of
+from widgets.overlap_measures import Chosen, chance_joint, chance_union
+from widgets.ranked_windows import Ranked, window_of
 
 
 def ranked_of(capture, rows=None):

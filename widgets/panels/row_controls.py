@@ -62,16 +62,20 @@ class RowControls:
     def _openers(self, with_notes: bool) -> w.Dropdown:
         """A list of sentences to start from; choosing one types it."""
         named = [(f"{opener}  ({note})" if with_notes else opener, opener) for opener, note in openers]
-        chooser = w.Dropdown(
-            options=[("openers …", ""), *named], tooltip="to start from", layout=w.Layout(width="130px")
-        )
+        return text_list("openers …", named, self.text)
 
-        def type_it(change):
-            if change["new"]:
-                self.text.value, chooser.value = change["new"], ""
 
-        chooser.observe(type_it, "value")
-        return chooser
+def text_list(label: str, named: list[tuple[str, str]], text: w.Text | w.Textarea) -> w.Dropdown:
+    """A list of (name, text); choosing one types it into a box."""
+    layout = w.Layout(width="130px", flex="0 0 auto")
+    chooser = w.Dropdown(options=[(label, ""), *named], tooltip="to start from", layout=layout)
+
+    def type_it(change):
+        if change["new"]:
+            text.value, chooser.value = change["new"], ""
+
+    chooser.observe(type_it, "value")
+    return chooser
 
 
 def columns(*parts: list[w.Widget]) -> w.GridBox:

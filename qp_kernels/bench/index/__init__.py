@@ -6,8 +6,21 @@
 [('floor_read', 0), ('torch_topk', 16)]
 """
 
-from .case_run import FIELDS, run_case
+from .case_run import FIELDS, Given, Run, run_case
 from .cases import CASES, PAPER_REFINE, SMALL_CASES, Case, Target, target
 from .suite import fitted_r, run
 
-__all__ = ["CASES", "FIELDS", "PAPER_REFINE", "SMALL_CASES", "Case", "Target", "fitted_r", "run", "run_case", "target"]
+__all__ = [
+    "CASES",
+    "FIELDS",
+    "PAPER_REFINE",
+    "SMALL_CASES",
+    "Case",
+    "Given",
+    "Run",
+    "Target",
+    "fitted_r",
+    "run",
+    "run_case",
+    "target",
+]

@@ -17,7 +17,7 @@ from .. import floors
 from ..case_run import WrongResult
 from . import check, providers
 from .cases import PAPER_REFINE, Case, modes, target
-from .inputs import draw, draw_scores
+from .inputs import Inputs, draw, draw_scores
 from .rates import Rates
 from .work import Work, flat, work
 
@@ -44,6 +44,19 @@ class Entry(NamedTuple):
     guard: int | None = None
 
 
+class Given(NamedTuple):
+    """Inputs of a model to time on, instead of drawn ones.
+
+    Attributes:
+        inputs: Of the shapes of the case; the queries are the last positions of the keys.
+        checks: What is timed of the kinds with several selections, by name: takes what a selection found on all of
+            these inputs, [T, topk], and returns [T] bool, the rows that the contract does not allow.
+    """
+
+    inputs: Inputs
+    checks: dict[str, Callable[[Tensor], Tensor]]
+
+
 class Run(NamedTuple):
     """What the cases of a run share."""
 
@@ -54,11 +67,12 @@ class Run(NamedTuple):
     timer: Callable[..., Timing] = measure
 
 
-def run_case(case: Case, run: Run, guard: int | None = None) -> list[dict[str, Any]]:
+def run_case(case: Case, run: Run, guard: int | None = None, given: Given | None = None) -> list[dict[str, Any]]:
     """Check and time one case.
 
     Args:
         guard: A measured guard, for the kind "chunk".
+        given: Inputs to time on; None draws them. Whole numbers of the same shapes are checked first in any case.
     Returns:
         One record a provider, with the fields `FIELDS`; first one of reading, where that is timed by itself. A provider
         that is not there is left out, and `run.say` tells why.
@@ -67,7 +81,7 @@ def run_case(case: Case, run: Run, guard: int | None = None) -> list[dict[str, A
     """
     with backend.current(run.device), torch.no_grad():
         try:
-            entries, read = _entries(case, run, guard)
+            entries, read = _entries(case, run, guard, given)
         except providers.Missing as error:
             run.say(f"  {case.name} is left out: {error}")
             return []
@@ -84,23 +98,27 @@ def run_case(case: Case, run: Run, guard: int | None = None) -> list[dict[str, A
     return [_record(case, run.rates, entry, timing, peak, read_us, dense_us) for entry, timing, peak in timings]
 
 
-def _entries(case: Case, run: Run, guard: int | None) -> tuple[list[Entry], Tensor | None]:
+def _entries(case: Case, run: Run, guard: int | None, given: Given | None) -> tuple[list[Entry], Tensor | None]:
     """Everybody checked, and the matrix whose reading is a floor by itself, if any."""
     if case.kind == "select":
-        scores = draw_scores(case, run.device)
+        scores = draw_scores(case, run.device) if given is None else providers.scores_inside(given.inputs)
         calls = providers.selectors(case, run.device)
         found = [_entry(case, run.device, name, *check.wrong_top(case, call, scores)) for name, call in calls.items()]
         return [one._replace(call=lambda c=calls[one.provider]: c(scores)) for one in found], scores
     if case.kind == "scan":
         scan = providers.scan()
         entry = _entry(case, run.device, "qp_kernels", *check.wrong_scans(case, scan, run.device))
-        inputs = draw(case, run.device, whole=False)
+        inputs = _timed_on(case, run, given)
         return [entry._replace(call=lambda: scan(inputs))], None
     runs = providers.selections(case, guard)
+    if given is not None:
+        runs = {name: one for name, one in runs.items() if name in given.checks}
     found = [
         _entry(case, run.device, name, *check.wrong_selections(case, one, run.device)) for name, one in runs.items()
     ]
-    inputs = draw(case, run.device, whole=False)
+    inputs = _timed_on(case, run, given)
+    if given is not None:
+        found = [_also_on(inputs, case, run.device, one, runs[one.provider], given) for one in found]
     entries = [
         one._replace(
             call=lambda select=runs[one.provider]: select(inputs, "auto"),
@@ -109,6 +127,18 @@ def _entries(case: Case, run: Run, guard: int | None) -> tuple[list[Entry], Tens
         for one in found
     ]
     return entries, inputs.k if case.kind == "decode" else None
+
+
+def _timed_on(case: Case, run: Run, given: Given | None) -> Inputs:
+    return draw(case, run.device, whole=False) if given is None else given.inputs
+
+
+def _also_on(
+    inputs: Inputs, case: Case, device: torch.device, entry: Entry, select: providers.Run, given: Given
+) -> Entry:
+    """The entry of a selection that is right on the given inputs as well, all of whose rows are compared."""
+    wrong = given.checks[entry.provider](select(inputs, "auto"))
+    return _entry(case, device, entry.provider, int(wrong.sum()), entry.checked_rows + len(wrong))
 
 
 def _entry(case: Case, device: torch.device, name: str, wrong: int, checked: int) -> Entry:

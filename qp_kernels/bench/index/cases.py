@@ -24,7 +24,7 @@ class Case(NamedTuple):
         T: Queries, of each sequence. L: Keys, of each sequence.
         dtype: Of q and k, or of the scores.
         batch: Sequences, packed one after the other.
-        scores: Of "select": "gauss", or "long_tail" with many zeros.
+        scores: Of "select": "gauss", or "long_tail" with many zeros; of scores that are given, their name.
         quick: Whether --quick measures it.
         heads, dim, topk, budget, group: H, D, k, c and g.
     """

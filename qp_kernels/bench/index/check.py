@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .cases import Case
 from .inputs import Inputs, draw
-from .providers import Run, scores_of, selected
+from .providers import Run, inside, scores_of, selected
 
 # Rows of each of three stretches: the first, middle and last ones.
 STRETCH = 8
@@ -46,12 +46,10 @@ def wrong_scans(case: Case, scan: Callable[[Inputs], Tensor], device: torch.devi
     inputs = draw(case, device, whole=True)
     found = scan(inputs)
 
-    def inside(chosen: slice, scores: Tensor) -> Tensor:
-        some, place = inputs.rows(chosen), torch.arange(scores.shape[1], device=device)
-        outside = (place < some.lo.to(device)[:, None]) | (place >= some.hi.to(device)[:, None])
-        return scores.masked_fill(outside, 0.0)
+    def within(chosen: slice, scores: Tensor) -> Tensor:
+        return scores.masked_fill(~inside(inputs.rows(chosen)), 0.0)
 
-    pairs = [(inside(s, found[s]), inside(s, scores_of(inputs.rows(s)))) for s in stretches(len(found), case.group)]
+    pairs = [(within(s, found[s]), within(s, scores_of(inputs.rows(s)))) for s in stretches(len(found), case.group)]
     return sum(int((a != b).any(1).sum()) for a, b in pairs), sum(len(a) for a, _ in pairs)
 
 

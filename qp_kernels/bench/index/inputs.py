@@ -32,11 +32,17 @@ class Inputs:
     def options(self) -> dict[str, Any]:
         return {"q_scale": self.q_scale, "k_scale": self.k_scale, "lo": self.lo, "hi": self.hi}
 
-    def rows(self, chosen: slice) -> Inputs:
-        """The same keys for some rows, which keep what they may select."""
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """lo and hi, their defaults written out."""
         total = len(self.q)
         lo = torch.zeros(total, dtype=torch.int64) if self.lo is None else self.lo
         hi = torch.arange(len(self.k) - total + 1, len(self.k) + 1) if self.hi is None else self.hi
+        return lo, hi
+
+    def rows(self, chosen: slice) -> Inputs:
+        """The same keys for some rows, which keep what they may select."""
+        lo, hi = self.bounds
         scale = None if self.q_scale is None else self.q_scale[chosen]
         fields = {"q": take(self.q, chosen), "w": self.w[chosen], "q_scale": scale}
         return replace(self, **fields, lo=lo[chosen], hi=hi[chosen])

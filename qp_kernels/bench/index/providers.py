@@ -91,3 +91,15 @@ def scan() -> Callable[[Inputs], Tensor]:
 def scores_of(inputs: Inputs) -> Tensor:
     """The reference's scores, [T, L] float32."""
     return plain.in_float32(plain.score)(inputs.q, inputs.k, inputs.w, inputs.q_scale, inputs.k_scale)
+
+
+def scores_inside(inputs: Inputs) -> Tensor:
+    """The same, with -inf where a row may not select."""
+    return scores_of(inputs).masked_fill(~inside(inputs), -torch.inf)
+
+
+def inside(inputs: Inputs) -> Tensor:
+    """[T, L] bool: what a row may select."""
+    device, place = inputs.q.device, torch.arange(len(inputs.k), device=inputs.q.device)
+    lo, hi = (ends.to(device)[:, None] for ends in inputs.bounds)
+    return (place >= lo) & (place < hi)
