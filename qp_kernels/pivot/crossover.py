@@ -87,7 +87,7 @@ def measured_crossover(
     groups that all have the same number are timed: at budget (Refine) or topk (Reuse), its doublings up to `longest`,
     then by bisection. A win lies outside the spread of both, and is seen at the double length as well. A chunk that is
     part dense and part PIVOT pays for both, so in prefill the guard is a multiple of `rows`: chunks that start at such
-    multiples are all the one or all the other. The first two beyond it are timed last, and raise it while one is slower.
+    multiples are all the one or all the other. The first two beyond it are timed last; a slower one raises it.
 
     Args:
         mode, group, topk, budget, phase, backend, max_bytes: As for `pivot_topk`.
