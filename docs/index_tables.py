@@ -1,4 +1,4 @@
-"""Tables of qp_kernels/pivot/README.md, from data/results/bench_index.json."""
+"""Tables of qp_kernels/pivot/README.md, from bench_index.json and captured_index.json in data/results."""
 
 from __future__ import annotations
 
@@ -94,6 +94,23 @@ def index_crossover() -> str:
     return plain_table(lines, words, found)
 
 
+def index_captured() -> str:
+    """The kernels on what the layers of a model ask, beside normal numbers of the same shapes."""
+    found = results.read("captured_index")
+    columns = (("select", "floor_read"), ("select", "qp_kernels"), ("select", "torch_topk"), ("prefill", "dense"))
+    columns += (("prefill", "reuse"), ("prefill", "refine"))
+    lines = [row("numbers", "zeros", "read once", "top-k", "torch.topk", "dense", "Reuse", "Refine")]
+    for layer in sorted({r["layer"] for r in found.records}, key=lambda layer: (layer is None, layer)):
+        mine = [r for r in found.records if r["layer"] == layer]
+        by = {(r["kind"], r["provider"]): time(r["median_us"]) for r in mine}
+        zeros = mine[0]["zero_scores"]
+        cells = ["–" if zeros is None else f"{zeros:.1%}", *(by.get(column, "–") for column in columns)]
+        lines.append(row("normal" if layer is None else f"layer {layer}", *cells))
+    r = next(r for r in found.records if r["kind"] == "prefill")
+    words = f"Medians, cold L2; the last {r['T']:,} of {r['L']:,} positions, {r['dtype']}. {shape(found)}."
+    return plain_table(lines, f"{words} {found.about['model']}: queries and keys of its attention.", found)
+
+
 def case_of(record: dict) -> str:
     batch = f"{record['batch']} × " if record["batch"] > 1 else ""
     kind = record["kind"] if record["scores"] is None else f"top-{record['topk']}, {record['scores'].replace('_', ' ')}"
@@ -121,4 +138,4 @@ def aim(record: dict) -> str:
     return "–" if record["target_over_dense"] is None else f"≥ {record['target_over_dense']:g} × dense"
 
 
-TABLES = {one.__name__: one for one in (index_operator, index_parts, index_chunks, index_crossover)}
+TABLES = {one.__name__: one for one in (index_operator, index_parts, index_chunks, index_crossover, index_captured)}

@@ -67,7 +67,10 @@ def made_up(tmp_path, monkeypatch):
     records, about = index.run(cases, device="cpu", say=None, timer=timer, crossover=crossover)
     (topk,) = [r for r in records if r["case"] == select.name and r["provider"] == "torch_topk"]
     records.append({**topk, "provider": "qp_kernels", "target_us": 280})
-    results.write("bench_index", records, folder=tmp_path, about=about, device=torch.device("cpu"))
+    of_layers = [{"layer": layer, "zero_scores": 0.5, **r} for layer in (3, None) for r in records if r["T"] == 16]
+    shared = {"folder": tmp_path, "device": torch.device("cpu")}
+    results.write("bench_index", records, about=about, **shared)
+    results.write("captured_index", of_layers, about={**about, "model": "small"}, **shared)
     read = results.read
     monkeypatch.setattr(results, "read", lambda name: read(name, folder=tmp_path))
 
@@ -87,6 +90,7 @@ def test_tables_of_index_selection(result_tables, made_up):
     assert "| scan · 16 × 1,024 · float32 | 7.0 µs, 0 TFLOP/s |" in tables["index_parts"]
     assert "| level | 64 | – | 2.00 ms | 4.00 ms | 0.50 |" in tables["index_crossover"]
     assert "| chunk | 128 | 77 | 3.00 ms | 2.00 ms | 1.50 |" in tables["index_crossover"]
+    assert "| layer 3 | 50.0% | 7.0 µs | 7.0 µs |" in tables["index_captured"] and "| normal |" in tables["index_captured"]
     text = "a\n<!-- results: index_parts -->\nearlier\n<!-- /results -->\n"
     assert "earlier" not in result_tables.render(text, result_tables.index_tables.TABLES)
 
@@ -95,5 +99,5 @@ def test_without_results_it_says_so(result_tables, monkeypatch, tmp_path):
     read = results.read
     monkeypatch.setattr(results, "read", lambda name: read(name, folder=tmp_path))
     for make in result_tables.index_tables.TABLES.values():
-        with pytest.raises(ValueError, match="there are no results 'bench_index'"):
+        with pytest.raises(ValueError, match="there are no results '(bench|captured)_index'"):
             make()
