@@ -90,7 +90,9 @@ def test_tables_of_index_selection(result_tables, made_up):
     assert "| scan · 16 × 1,024 · float32 | 7.0 µs, 0 TFLOP/s |" in tables["index_parts"]
     assert "| level | 64 | – | 2.00 ms | 4.00 ms | 0.50 |" in tables["index_crossover"]
     assert "| chunk | 128 | 77 | 3.00 ms | 2.00 ms | 1.50 |" in tables["index_crossover"]
-    assert "| layer 3 | 50.0% | 7.0 µs | 7.0 µs |" in tables["index_captured"] and "| normal |" in tables["index_captured"]
+    assert (
+        "| layer 3 | 50.0% | 7.0 µs | 7.0 µs |" in tables["index_captured"] and "| normal |" in tables["index_captured"]
+    )
     text = "a\n<!-- results: index_parts -->\nearlier\n<!-- /results -->\n"
     assert "earlier" not in result_tables.render(text, result_tables.index_tables.TABLES)
 
