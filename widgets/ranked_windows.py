@@ -30,7 +30,7 @@ class Ranked:
     """A window of T queries whose N keys are ranked.
 
     Attributes:
-        rows: Which queries of the layer. rank, equal, count: As `Ranking` has them, as arrays.
+        rows: Which queries of the layer. rank, equal, count, scores: As `Ranking` has them, as arrays.
         lo, hi, positions: [T] int64 of these queries.
     """
 
@@ -38,6 +38,7 @@ class Ranked:
     rank: np.ndarray
     equal: np.ndarray
     count: np.ndarray
+    scores: np.ndarray
     lo: np.ndarray
     hi: np.ndarray
     positions: np.ndarray
@@ -51,7 +52,7 @@ class Ranked:
 
     @property
     def nbytes(self) -> int:
-        return self.rank.nbytes + self.equal.nbytes
+        return self.rank.nbytes + self.equal.nbytes + self.scores.nbytes
 
     @cached_property
     def alike(self) -> int:
