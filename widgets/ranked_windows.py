@@ -15,6 +15,7 @@ from qp_kernels.pivot.ranking import Ranking, rank_keys
 from widgets.index_source import Layer
 
 WINDOW = 64  # queries that are looked at together
+GROUPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)  # sizes that the lines over g are drawn at
 # Scores and products that a step of the scan makes; ranked windows that are kept.
 STEP_SCORES, STEP_PRODUCTS, KEPT_BYTES = 1 << 22, 1 << 31, 1 << 30
 
