@@ -156,7 +156,9 @@ class Boxes(w.HBox):
     def __init__(self, what: str, every: tuple[str, ...], words: dict[str, str]):
         self.what, self.every, self._showing = what, every, False
         self._boxes = {
-            name: w.Checkbox(description=words.get(name, name), indent=False, layout=w.Layout(width="auto"))
+            name: w.Checkbox(
+                description=words.get(name, name), indent=False, layout=w.Layout(width="auto", margin="2px 8px 2px 2px")
+            )
             for name in every
         }
         super().__init__(list(self._boxes.values()), layout=w.Layout(flex_flow="row wrap", width="100%"))

@@ -35,7 +35,7 @@ def pivot_figure() -> go.Figure:
     grey = {"line": {"color": theme.GREY, "width": 1.2, "dash": "dot"}, "mode": "lines"}
     ring = {"symbol": "circle-open", "size": 13, "color": theme.VERMILLION, "line": {"width": 2.5}}
     now = {"type": "scatter", "mode": "markers+text", "cliponaxis": False, "hoverinfo": "skip", "marker": ring}
-    cut = {**line, "mode": "lines+text", "cliponaxis": False, "textposition": "top right"}
+    cut = {**line, "mode": "lines+text", "cliponaxis": False, "textposition": "middle right"}
     bar = {**key_bars.BAR, **part["keys"]}
     hatch = {"fillmode": "overlay", "fgcolor": "#ffffff", "size": 5, "solidity": 0.2}
     traces = [
@@ -51,7 +51,7 @@ def pivot_figure() -> go.Figure:
         {**line, **reuse_mass, "name": "reuse_mass_g", "hoverinfo": "all", **_hover("Reuse", "g", "mass"), **part["g"]},
         {**both, **reuse, "name": "reuse_g", **_hover("Reuse", "g"), **part["g"]},
         {**both, **refine, "name": "refine_g", **_hover("Refine", "g"), **part["g"]},
-        {**now, "name": "now_g", "textposition": "bottom right", **part["g"]},
+        {**now, "name": "now_g", **part["g"]},
         {**line, **grey, "name": "attention_c", **part["c"]},
         {
             **line,
@@ -66,6 +66,7 @@ def pivot_figure() -> go.Figure:
         {**now, "name": "now_c", "textposition": "bottom right", **part["c"]},
         {**_SYSTEMS, "name": "systems", **part["systems"]},
         {**_ATTENTION, "name": "systems_mass", **part["systems"]},
+        {**_BESIDE, "name": "systems_text", **part["systems"]},
         {
             **line,
             "name": "attention_so_far",
@@ -91,7 +92,14 @@ def pivot_figure() -> go.Figure:
             **_REGRET,
             **part["members"],
         },
-        {**now, "name": "group", "mode": "markers", **_GROUP, **part["members"]},
+        {
+            **now,
+            "name": "group",
+            "mode": "markers",
+            "marker": {**ring, "color": theme.BLUE, "size": 10},
+            **_GROUP,
+            **part["members"],
+        },
         {**bar, "name": "kept", "marker": {"color": theme.GREEN}},
         {**bar, "name": "lost", "marker": {"color": theme.VERMILLION, "pattern": {"shape": "/", **hatch}}},
         {**bar, "name": "gained", "marker": {"color": theme.ORANGE, "pattern": {"shape": ".", **hatch}}},
@@ -108,8 +116,9 @@ def _hover(name: str, axis: str, what: str = "keys") -> dict:
     return {"hovertemplate": _FOUND.format(name, axis, words)}
 
 
-_SYSTEMS = {"type": "bar", "orientation": "h", "cliponaxis": False, "textposition": "outside", "textangle": 0}
-_SYSTEMS |= {"hovertemplate": "%{customdata}<extra></extra>", "width": 0.62, "constraintext": "none"}
+_SYSTEMS = {"type": "bar", "orientation": "h", "hovertemplate": "%{customdata}<extra></extra>", "width": 0.62}
+_SYSTEMS |= {"marker": {"pattern": {"fillmode": "overlay", "fgcolor": "#ffffff", "size": 6, "solidity": 0.2}}}
+_BESIDE = {"type": "scatter", "mode": "text", "hoverinfo": "skip", "cliponaxis": False, "textposition": "middle right"}
 _ATTENTION = {"type": "scatter", "mode": "markers", "hoverinfo": "skip", "cliponaxis": False}
 _ATTENTION |= {"marker": {"symbol": "diamond-open", "size": 9, "color": theme.GREEN, "line": {"width": 2}}}
 _TAIL = {"hoverinfo": "all", "hovertemplate": "rank %{x:,}: %{y:.1%} of the best score<extra></extra>"}
@@ -132,9 +141,9 @@ def _layout() -> dict:
     axes = {
         "xaxis": axis("g queries a group", domain=LEFT, **of_g),
         "yaxis": axis("", domain=TOP, **PER_CENT),
-        "xaxis2": axis("c candidates a group", domain=MIDDLE, anchor="y2", **decades),
+        "xaxis2": axis("c candidates a group", domain=MIDDLE, anchor="y2", type="log"),
         "yaxis2": axis("", domain=TOP, anchor="x2", **PER_CENT),
-        "xaxis3": axis("found of a query's own keys", domain=RIGHT, anchor="y3", **PER_CENT | {"range": [0, 1.75]}),
+        "xaxis3": axis("share of a query's own keys", domain=RIGHT, anchor="y3", **PER_CENT | {"range": [0, 1.9]}),
         "yaxis3": axis("", domain=TOP, anchor="x3", showgrid=False, ticks=""),
         "xaxis4": axis("rank of the key in the query's own order", domain=TAIL, anchor="y4", **decades),
         "yaxis4": axis("", domain=CENTRE, anchor="x4", **PER_CENT),
@@ -166,7 +175,7 @@ def g_traces(view: PivotView) -> dict[str, dict]:
     """Shares over g at the open c, the open g marked; the attention of the own keys as a line."""
     curves, g = view.curves, view.at.g
     refine, reuse = view.share("refine"), view.share("reuse")
-    y, text = [refine, reuse], [f" {rough(refine)}", f" {rough(reuse)}"]
+    y, text = [refine, reuse], [f" {rough(refine)}", rough(reuse) if g > 1 else ""]
     own = [] if view.mass is None else [view.mass[0]] * 2
     return {
         "refine_g": {"x": curves.g, "y": _gaps(curves.refine)},
@@ -174,8 +183,13 @@ def g_traces(view: PivotView) -> dict[str, dict]:
         "refine_mass_g": {"x": curves.g, "y": _gaps(curves.refine_mass)},
         "reuse_mass_g": {"x": curves.g, "y": _gaps(curves.reuse_mass)},
         "attention_g": {"x": [1, WINDOW] if own else [], "y": own},
-        "now_g": {"x": [g, g], "y": _gaps(y), "text": text if g < 24 else ["", ""]},
+        "now_g": {"x": [g, g], "y": _gaps(y), "text": text, "textposition": _beside_ring(g)},
     }
+
+
+def _beside_ring(g: int) -> list[str]:
+    """Where the shares stand beside the rings: Refine's above its falling line, Reuse's below."""
+    return ["top right" if g < 24 else "top center", "bottom left"]
 
 
 def c_traces(view: PivotView) -> dict[str, dict]:
@@ -202,12 +216,12 @@ def system_traces(view: PivotView) -> dict[str, dict]:
         "systems": {
             "x": _gaps(shares),
             "y": place,
-            "text": [_beside(view, name) for name in names],
             "customdata": [_system_hover(view, name) for name in names],
             "marker.color": [_COLOURS.get(name, theme.PURPLE) for name in names],
             "marker.pattern.shape": [_PATTERNS.get(name, "x") for name in names],
         },
         "systems_mass": {"x": _gaps(mass), "y": place[: len(mass)]},
+        "systems_text": {"x": [1.0] * len(names), "y": place, "text": [_beside(view, name) for name in names]},
     }
 
 
@@ -236,7 +250,8 @@ def tail_traces(view: PivotView) -> dict[str, dict]:
     count = len(tail["score"])
     ranks = np.unique(np.geomspace(1, max(count, 1), TAIL_POINTS).round().astype(np.int64))[: max(count, 0)]
     k, c = view.at.k, view.rule.budget
-    attention = tail.get("attention")
+    attention, heights = tail.get("attention"), [0, 1.04, 0.3]
+    words = " c = 2k" if c == 2 * k else " c" if c >= 1.5 * k else " k, c"
     return {
         "scores": {"x": ranks, "y": tail["score"][ranks - 1].clip(min=0)},
         "so_far": {"x": ranks, "y": tail["so_far"][ranks - 1]},
@@ -244,8 +259,8 @@ def tail_traces(view: PivotView) -> dict[str, dict]:
             "x": ranks if attention is not None else [],
             "y": attention[ranks - 1] if attention is not None else [],
         },
-        "k_cut": {"x": [k, k] if k <= count else [], "y": [0, 1.04], "text": ["", " k"]},
-        "c_cut": {"x": [c, c] if c <= count else [], "y": [0, 1.04], "text": ["", " 2k = c" if c == 2 * k else " c"]},
+        "k_cut": {"x": [k] * 3 if k <= count else [], "y": heights, "text": ["", "", "" if c < 1.5 * k else " k"]},
+        "c_cut": {"x": [c] * 3 if c <= count else [], "y": heights, "text": ["", "", words]},
     }
 
 
@@ -274,20 +289,19 @@ def headings(view: PivotView) -> list[str]:
     def box(colour: str, mark: str = "■") -> str:
         return f"<span style='color:{colour}'>{mark}</span>"
 
-    at, (kept, lost, gained) = view.at, view.keys
-    with_mass = "" if view.mass is None else ", ┄ attention"
-    lines = f"{box(theme.BLUE, '●')} Refine {box(theme.ORANGE)} Reuse"
-    own, k = view.own_kept[view.queries.some.numpy()], min(at.k, len(view.tail["score"]))
-    so_far = f": the best {k:,} hold {rough(view.tail['so_far'][k - 1])} of its score" if k else ""
-    mass = f", {rough(view.tail['attention'][k - 1])} of the attention ┄" if k and "attention" in view.tail else ""
-    token = f"own token kept by {rough(float(own.mean()))}" if len(own) else ""
+    at, (kept, lost, gained), score = view.at, view.keys, view.tail["score"]
+    with_mass = "" if view.mass is None else " (┄ attention)"
+    k = min(at.k, len(score))
+    so_far = f": best {k:,} hold {rough(view.tail['so_far'][k - 1])} of all score" if k else ""
+    mass = f", {rough(view.tail['attention'][k - 1])} of attention ┄" if k and "attention" in view.tail else ""
     diamonds = "" if view.mass is None else f", {box(theme.GREEN, '◇')} attention"
     return [
-        f"<b>Found</b> over g: {lines}{with_mass}",
-        f"<b>Found</b> over c, g = {at.g}{with_mass}",
-        f"<b>Systems</b>, k = {at.k:,}, c = {view.rule.budget:,}{diamonds}",
-        f"<b>Scores of query {view.query}</b>{view.token}{so_far}{mass}",
-        f"<b>{NAMES[at.mode]} loses</b> {box(theme.VERMILLION)} keys {box(theme.PURPLE, '╌')} score; {token}",
+        f"<b>Keys found</b> by {box(theme.BLUE, '●')} Refine {box(theme.ORANGE)} Reuse",
+        f"<b>With g = {at.g}</b>{with_mass}",
+        f"<b>Systems</b> at c = {view.rule.budget:,}: keys found{diamonds}",
+        f"<b>Scores of query {view.query}</b>{so_far}{mass}",
+        f"<b>{NAMES[at.mode]} loses</b> {box(theme.VERMILLION)} keys {box(theme.PURPLE, '╌')} score, "
+        f"{box(theme.BLUE, '○')} here",
         f"<b>Keys of query {view.query}</b>{view.token}: {box(theme.GREEN)} {len(kept):,} kept "
         f"{box(theme.VERMILLION)} {len(lost):,} lost {box(theme.ORANGE)} {len(gained):,} taken instead",
     ]
@@ -299,17 +313,37 @@ def axes(view: PivotView, traces: dict) -> dict:
     losses = [traces[name]["y"] for name in ("members", "regret", "group")]
     most = max(float(np.max(y, initial=0)) for y in losses)
     return {
-        "xaxis2.range": [np.log10(max(1, n / 512)) - 0.05, np.log10(max(n, view.curves.c[-1], 2)) + 0.05],
+        "xaxis2.range": _budget_range(view.curves.c, n),
+        "xaxis2.tickvals": _budget_ticks(view.curves.c),
+        "xaxis2.ticktext": [f"{c:,}" for c in _budget_ticks(view.curves.c)],
         "yaxis3.range": [len(names) - 0.45, -0.55],
         "yaxis3.tickvals": list(range(len(names))),
         "yaxis3.ticktext": [NAMES[name] for name in names],
         "xaxis4.range": [-0.02, np.log10(max(n, 2)) + 0.02],
         "xaxis5.range": [0.4, g + 0.6],
         "xaxis5.dtick": max(1, g // 8),
+        "xaxis5.title.text": "member of the group" + _own_token(view),
         "yaxis5.range": key_bars.ends(np.array([most])),
         "xaxis6.range": [-0.5, n - 0.5],
         "yaxis6.range": key_bars.ends(sum(traces[name]["y"] for name in ("kept", "lost", "gained"))),
     }
+
+
+def _own_token(view: PivotView) -> str:
+    own = view.own_kept[view.queries.some.numpy()]
+    return f", own token kept: {rough(float(own.mean()))}" if len(own) else ""
+
+
+def _budget_range(budgets: list[int], n_keys: int) -> list[float]:
+    """The axis of c from a power of four, so that it rests while k moves a little."""
+    first = 4 ** int(np.log2(budgets[0]) // 2)
+    return [np.log10(first) - 0.03, np.log10(max(n_keys, budgets[-1], 2 * first)) + 0.03]
+
+
+def _budget_ticks(budgets: list[int]) -> list[int]:
+    """Powers of four, of two or of sixteen, so that there are about four."""
+    exponents = range(int(np.log2(budgets[0])), int(np.log2(max(budgets[-1], 2))) + 1)
+    return [2**n for n in exponents if n % max(1, round(len(exponents) / 4)) == 0]
 
 
 def _gaps(values: list[float]) -> list[float | None]:

@@ -23,7 +23,7 @@ from widgets.pivot_measures import Lane, Queries, Rule, listed
 from widgets.pivot_view import Curves, PivotView, Setting, System, cost_of
 from widgets.ranked_windows import Key
 
-INLINE_S = 0.008  # of a redraw, for the lines over g and c; what takes longer is filled in behind
+INLINE_S = 0.006  # of a redraw, for the lines over g and c; what takes longer is filled in behind
 QUIET_S = 0.3  # a scan that is over sooner says nothing
 MOST_POINTS = 100_000
 REPETITIONS = 10
@@ -130,6 +130,7 @@ class PivotExplorer(IndexPanel):
     def _connect(self) -> None:
         super()._connect()
         self.pattern.observe(self._on_pattern, "value")
+        self.rivals.observe(lambda _: self._controls.show_pattern(), "value")
         self.time_button.on_click(lambda _: self.submit("measure", self._measure))
 
     def _on_pattern(self, change) -> None:
@@ -223,6 +224,14 @@ class PivotExplorer(IndexPanel):
                 if self._setting() != at:
                     return
 
+    def _compute_recalls(self, at: Setting) -> None:
+        """All keys found over c, which one comparison of the open groups' candidates tells."""
+        points = [point for point in self._points(at) if point[:2] == (self._lane(at, at.g), "refine")]
+        if unknown := [point for point in points if point not in self._recalls]:
+            queries, lane = self._queries(self._key(at)), self._lanes[self._lane(at, at.g)]
+            found = lane.refine_recalls(queries, at.k, [rule for *_, rule in unknown])
+            self._recalls.update(zip(unknown, found, strict=True))
+
     def _compute(self, point: Point, only_recall: bool = False) -> None:
         """One point of the lines."""
         search, mode, k, rule = point
@@ -262,6 +271,7 @@ class PivotExplorer(IndexPanel):
 
     def _curves(self, at: Setting, n_queries: int, until: float) -> Curves:
         """The lines as far as they are known or come quickly: keys first, then attention."""
+        self._compute_recalls(at)
         for only_recall in (True, False):
             for point in self._points(at):
                 if time.perf_counter() > until:
@@ -333,7 +343,7 @@ class PivotExplorer(IndexPanel):
         self._mark_text(view, legend, kept=kept, new=lost, gained=gained)
         can_time = self._can_time(view.at.layer)
         self.time_button.layout.display = SHOWN if can_time else HIDDEN
-        self.table.value = pivot_words.numbers(view, "not measured" if can_time else "on a GPU")
+        self.table.value = pivot_words.numbers(view, can_time)
         self.summary = pivot_words.sentence(view)
 
     def _has_more(self) -> bool:

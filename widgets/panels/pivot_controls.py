@@ -28,8 +28,8 @@ class PivotControls(IndexControls):
         self.scan_button.description = "Go on"
         self.scan_button.tooltip = "fill in what was cancelled"
         self.c = GridSlider("c", "c candidates", [1], 1, tooltip="keys of a group that Refine re-scores")
-        words = "nearest keys that are always candidates, at least g"
-        self.window = GridSlider("W", "W window", WINDOWS, 0, tooltip=f"{words} (0 is g)")
+        words = "window: the nearest keys, which are always candidates; at least g"
+        self.window = GridSlider("W", "W (0 is g)", WINDOWS, 0, tooltip=words)
         self.r = GridSlider("r", "r price of a key", PRICES, 3.0, tooltip="re-scored over scanned, in the cost model")
         self.mode = choice("mode", [(NAMES[name], name) for name in MODES], "refine", "what is shown key by key")
         self.proxy = choice("proxy", list(PROXIES), "mean", "who searches for a group")
@@ -54,13 +54,18 @@ class PivotControls(IndexControls):
         return [*super().redrawing, *more]
 
     def arrange(self, several: bool) -> list[w.Widget]:
-        self.layer.layout.display = self.pattern.layout.display = SHOWN if several else HIDDEN
+        self.layer.layout.display = SHOWN if several else HIDDEN
+        self.show_pattern()
         self.rivals.offer([name for name in RIVALS if several or name not in OF_LAYERS])
         # The boxes share a line with the pattern that belongs to the last two.
         self.rivals.layout.width, self.rivals.layout.flex = "auto", "0 1 auto"
         choices = line(self.mode, self.proxy, self.phase, self.guard, self.layer, self.backend, self.scan_button)
         rivals = line(w.Label("beside:"), self.rivals, self.pattern, self.time_button)
         return [columns([self.k, self.g, self.c], [self.query, self.window, self.r]), choices, rivals]
+
+    def show_pattern(self) -> None:
+        """The pattern stands beside the rivals that follow it."""
+        self.pattern.layout.display = SHOWN if set(self.rivals.value) & set(OF_LAYERS) else HIDDEN
 
     def below(self, with_text: bool) -> list[w.Widget]:
         return [self.table, *super().below(with_text)]
