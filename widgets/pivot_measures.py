@@ -181,11 +181,11 @@ class Lane:
         own = queries.own(k)
         found = self.levels(rules[0]).take(own.clamp(min=0) + (self.of * self.rank.shape[1])[:, None])
         found = found.masked_fill(own < 0, NEVER)
-        size = queries.size(k).clamp(min=1)
+        size = queries.size(k).clamp(min=1).double()
         out = []
         for rule in rules:
             recall = (found <= min(rule.budget, NEVER - 1)).sum(1) / size
-            out.append(queries.mean(recall.double().masked_fill(self.dense("refine", k, rule), 1.0)))
+            out.append(queries.mean(recall.masked_fill(self.dense("refine", k, rule), 1.0)))
         return out
 
 

@@ -1,4 +1,4 @@
-"""The words of `PivotExplorer`: its sentence, notes, tables, legend, and the numbers as a table of HTML."""
+"""The words of `PivotExplorer`: its sentence and notes, tables, the legend of its text, and its numbers as HTML."""
 
 from __future__ import annotations
 
@@ -155,34 +155,39 @@ def _systems(view: PivotView) -> dict:
     }
 
 
-def numbers(view: PivotView, can_time: bool) -> str:
-    """The systems as an HTML table: what they keep, multiply-adds in millions, bytes, time; and the cost model.
+def numbers(view: PivotView) -> str:
+    """The systems as an HTML table: what they keep, multiply-adds in millions, bytes, and measured time."""
+    with_mass = view.mass is not None
+    head = ["", "keys found", *["attention"] * with_mass, "scan", "proxy, router", "re-score", "multiply-adds"]
+    head += ["× fewer", "MiB moved", *["time"] * bool(view.times_us)]
+    cells = "".join(f"<th>{text}</th>" for text in head)
+    rows = ["".join(f"<td>{text}</td>" for text in _row(view, name, with_mass)) for name in view.systems]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table class='qp-numbers'><tr>{cells}</tr>{body}</table>"
+
+
+def _row(view: PivotView, name: str, with_mass: bool) -> list[str]:
+    one, with_time = view.systems[name], bool(view.times_us)
+    title = f"<b>{NAMES[name]}</b>" if name == view.at.mode else NAMES[name]
+    kept = [short(view.share(name)), *[short(view.attention(name))] * with_mass]
+    if one.used:
+        return [f"{title} of {html.escape(one.used)}", *kept, *["–"] * (6 + with_time)]
+    us = view.times_us.get(name)
+    time = "–" if us is None else f"{us:,.0f} µs" if us < 1e4 else f"{us / 1e3:,.1f} ms"
+    parts = [one.cost.scan, one.cost.choose, one.cost.rescore, one.cost.operations]
+    cost = [*map(_millions, parts), f"{view.less(name):.2f}", f"{one.cost.bytes / MEBI:,.1f}"]
+    return [title, *kept, *cost, *[time] * with_time]
+
+
+def below_numbers(view: PivotView, can_time: bool) -> str:
+    """HTML below the table: the cost model, what is counted, and what the rivals are set to.
 
     Args:
         can_time: Whether times can be measured here.
     """
-    with_mass = view.mass is not None
-    head = ["", "keys found", *["attention"] * with_mass, "scan", "proxy, router", "re-score", "multiply-adds"]
-    head += ["× fewer", "MiB moved", "time"]
-    rows = [_row(view, name, with_mass) for name in view.systems]
-    cells = "".join(f"<th>{text}</th>" for text in head)
-    body = "".join("<tr>" + "".join(f"<td>{text}</td>" for text in row) + "</tr>" for row in rows)
-    table = f"<div style='overflow-x: auto'><table class='qp-numbers'><tr>{cells}</tr>{body}</table></div>"
     timed = "" if can_time else " Time is measured where the capture is on a CUDA device."
     said = f"{len(view.rows)} queries; multiply-adds in millions, counted by definition.{timed} {_shapes(view)}"
-    return f"{table}<div class='qp-caption'>{model(view)}<br>{html.escape(said)}</div>"
-
-
-def _row(view: PivotView, name: str, with_mass: bool) -> list[str]:
-    one = view.systems[name]
-    title = f"<b>{NAMES[name]}</b>" if name == view.at.mode else NAMES[name]
-    kept = [short(view.share(name)), *[short(view.attention(name))] * with_mass]
-    us = view.times_us.get(name)
-    time = "–" if us is None else f"{us:,.0f} µs" if us < 1e4 else f"{us / 1e3:,.1f} ms"
-    if one.used:
-        return [f"{title} of {html.escape(one.used)}", *kept, *["–"] * 7]
-    parts = [one.cost.scan, one.cost.choose, one.cost.rescore, one.cost.operations]
-    return [title, *kept, *map(_millions, parts), f"{view.less(name):.2f}", f"{one.cost.bytes / MEBI:,.1f}", time]
+    return f"<div class='qp-caption'>{model(view)}<br>{html.escape(said)}</div>"
 
 
 def _millions(count: int) -> str:

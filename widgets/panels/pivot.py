@@ -343,7 +343,8 @@ class PivotExplorer(IndexPanel):
         self._mark_text(view, legend, kept=kept, new=lost, gained=gained)
         can_time = self._can_time(view.at.layer)
         self.time_button.layout.display = SHOWN if can_time else HIDDEN
-        self.table.value = pivot_words.numbers(view, can_time)
+        self.table.value = pivot_words.numbers(view)
+        self.costs.value = pivot_words.below_numbers(view, can_time)
         self.summary = pivot_words.sentence(view)
 
     def _has_more(self) -> bool:

@@ -46,7 +46,8 @@ class PivotControls(IndexControls):
             layout=w.Layout(width="150px"),
         )
         self.time_button = button("Measure", "time every system on this GPU", "clock-o")
-        self.table = w.HTML(layout=w.Layout(margin="4px 0", overflow="auto"))
+        self.table = w.HTML(layout=w.Layout(margin="4px 0 0 0", overflow="auto"))
+        self.costs = w.HTML(layout=w.Layout(margin="0 0 4px 0"))
 
     @property
     def redrawing(self) -> list[w.Widget]:
@@ -68,4 +69,4 @@ class PivotControls(IndexControls):
         self.pattern.layout.display = SHOWN if set(self.rivals.value) & set(OF_LAYERS) else HIDDEN
 
     def below(self, with_text: bool) -> list[w.Widget]:
-        return [self.table, *super().below(with_text)]
+        return [self.table, self.costs, *super().below(with_text)]
