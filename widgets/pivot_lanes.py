@@ -15,10 +15,12 @@ from qp_kernels.pivot.groups import cut
 from qp_kernels.pivot.ranking import NEVER
 from widgets import ranked_windows
 from widgets.index_source import Layer
-from widgets.pivot_measures import Lane, Queries
+from widgets.pivot_measures import BYTES_A_KEY, Lane, Queries
 from widgets.ranked_windows import Key, Ranked
 
+SEARCHING = "searching for other group sizes and budgets"
 KEPT_BYTES = 1 << 30
+NEEDED = 6  # of one picture: two layers' windows and groups, few heads, blocks
 
 
 class Search(NamedTuple):
@@ -59,7 +61,7 @@ def misa_block(n_keys: int) -> int:
 
 
 class Lanes:
-    """The searches that were made last, as many as `KEPT_BYTES` hold, and always the newest."""
+    """The searches that were used last, as many as `KEPT_BYTES` hold, and those that one picture needs in any case."""
 
     def __init__(self, layers: dict[str, Layer]):
         self._layers = layers
@@ -71,6 +73,15 @@ class Lanes:
     def __getitem__(self, search: Search):
         self._found.move_to_end(search)
         return self._found[search]
+
+    def fitting(self, sizes: set[int], n_queries: int, n_keys: int) -> list[int]:
+        """Those group sizes, the largest first, whose searches can all be kept beside what one picture needs."""
+        room, out = KEPT_BYTES // 2, []
+        for g in sorted(sizes, reverse=True):
+            room -= -(-n_queries // g) * n_keys * BYTES_A_KEY
+            if room >= 0:
+                out.append(g)
+        return out
 
     def queries(self, key: Key, ranked: Ranked) -> Queries:
         """The window as tensors."""
@@ -84,7 +95,7 @@ class Lanes:
         """Make a search in steps, and yield after each; nothing is kept once it is not wanted any more."""
         parts, steps = [], list(self._steps(search, ranked))
         for function, rows, options in steps:
-            job.check("searching")
+            job.check(SEARCHING)
             capture = self._layers[search.key.layer].capture
             there = slice(ranked.rows.start + rows.start, ranked.rows.start + rows.stop)
             bounds = {"lo": capture.lo[there], "hi": capture.hi[there], "backend": search.key.backend}
@@ -118,7 +129,7 @@ class Lanes:
     def _keep(self, name, found) -> None:
         self._found[name] = found
         self._found.move_to_end(name)
-        while len(self._found) > 2 and sum(map(_bytes, self._found.values())) > KEPT_BYTES:
+        while len(self._found) > NEEDED and sum(map(_bytes, self._found.values())) > KEPT_BYTES:
             self._found.popitem(last=False)
 
     def clear(self) -> None:

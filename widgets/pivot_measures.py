@@ -18,6 +18,8 @@ from qp_kernels.pivot.groups import Groups
 from qp_kernels.pivot.ranking import NEVER, Ranking
 from widgets.ranked_windows import Ranked
 
+BYTES_A_KEY = 4 + 8 + 4  # of a lane: rank, order, level
+
 
 class Rule(NamedTuple):
     """How a group selects, as `pivot_topk` takes it; `budget` and `window` are legal ones."""
@@ -145,7 +147,7 @@ class Lane:
 
     @property
     def nbytes(self) -> int:
-        return self.rank.numel() * (4 + 8 + 4)
+        return self.rank.numel() * BYTES_A_KEY
 
     def levels(self, rule: Rule) -> Tensor:
         """The least budget of every key, [G, N]; those of the last window and phase are kept."""

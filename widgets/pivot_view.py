@@ -19,6 +19,7 @@ from widgets.pivot_measures import Kept, Lane, Queries, Rule, told_apart
 from widgets.ranked_windows import Ranked
 
 RIVALS = ("hisa", "misa", "misa_rerank", "index_cache", "pivot_cache")
+OF_LAYERS = ("index_cache", "pivot_cache")  # rivals that take another layer's keys
 NAMES = {
     "dense": "dense",
     "refine": "Refine",
@@ -216,9 +217,8 @@ class PivotView(IndexView):
         return tail
 
 
-def cost_of(name: str, view_of: tuple[Queries, Lane, Setting], capture) -> Cost:
+def cost_of(name: str, queries: Queries, lane: Lane, at: Setting, capture) -> Cost:
     """What a system that searches in this layer does for the window."""
-    queries, lane, at = view_of
     ranked = queries.ranked
     _, heads, width = capture.q.shape
     shape = cost.Shape(heads, width, len(capture.k), capture.k.element_size())

@@ -78,7 +78,7 @@ class Key(NamedTuple):
 
 
 class RankedWindows:
-    """The windows that were ranked last, as many as `KEPT_BYTES` hold, and the newest in any case."""
+    """The windows that were ranked last, as many as `KEPT_BYTES` hold, and the two newest in any case."""
 
     def __init__(self, layers: dict[str, Layer]):
         self._layers = layers
@@ -113,7 +113,7 @@ class RankedWindows:
             if not is_wanted():
                 return
         self._ranked[key] = Ranked.of(capture, rows, parts)
-        while len(self._ranked) > 1 and sum(one.nbytes for one in self._ranked.values()) > KEPT_BYTES:
+        while len(self._ranked) > 2 and sum(one.nbytes for one in self._ranked.values()) > KEPT_BYTES:
             self._ranked.popitem(last=False)
 
     def clear(self) -> None:

@@ -52,7 +52,7 @@ class IndexPanel(ControlledPanel):
         self._layers: dict[str, Layer] = {}
         self._ranked = RankedWindows(self._layers)
         self._stopped = False  # Cancel holds until another layer or window is opened
-        self._scanning = False
+        self._scanning, self._scan_began = False, 0.0
         self._opened: Key | None = None
         self._shown = None  # the setting that is drawn
         self._placed = False  # the text starts where the first query has most of its keys
@@ -234,7 +234,8 @@ class IndexPanel(ControlledPanel):
 
     def _scan(self, job):
         """Do what is missing at the setting of the moment; what is known so far is painted now and then."""
-        self._scanning, painted = True, time.monotonic()
+        self._scanning, self._scan_began = True, time.monotonic()
+        painted = self._scan_began
         try:
             while missing := self._missing(at := self._setting()):
                 self._tell(job, len(missing))

@@ -9,12 +9,11 @@ from qp_kernels.pivot.groups import PROXIES
 from widgets.controls import Boxes, GridSlider, button, choice
 from widgets.panels.index_controls import IndexControls
 from widgets.panels.row_controls import HIDDEN, SHOWN, columns, line
-from widgets.pivot_view import NAMES, RIVALS
+from widgets.pivot_view import NAMES, OF_LAYERS, RIVALS
 from widgets.ranked_windows import GROUPS
 
 WINDOWS = [0, *GROUPS, 96, 128, 192, 256, 384, 512, 768, 1024]
 PRICES = [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0]
-OF_LAYERS = ("index_cache", "pivot_cache")  # rivals that need more than one layer
 
 
 class PivotControls(IndexControls):
