@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -18,7 +19,7 @@ from widgets.pivot_view import OF_LAYERS, Curves, Setting, System, cost_of
 from widgets.ranked_windows import Key, RankedWindows
 
 INLINE_S = 0.006  # of a redraw, for the lines over g and c; what takes longer is filled in behind
-MOST_POINTS = 100_000
+MOST_POINTS, KEPT_SYSTEMS = 100_000, 16
 Point = tuple[Search, str, int, Rule]  # of a line: which search, mode, k, rule
 
 
@@ -33,6 +34,7 @@ class Findings:
         self._layers, self._ranked, self._lanes = layers, ranked, Lanes(layers)
         self._recalls: dict[Point, float] = {}
         self._masses: dict[Point, float] = {}
+        self._systems: OrderedDict[tuple, System] = OrderedDict()
 
     def key(self, at: Setting, layer: str | None = None) -> Key:
         """The window that is open, or the one of another layer beside it."""
@@ -179,11 +181,7 @@ class Findings:
 
     def systems(self, at: Setting) -> tuple[dict[str, System], dict[str, str]]:
         """What every system selects, and why a rival is not among them."""
-        capture, rule = self._layers[at.layer].capture, at.rule()
-        queries, lane = self.open(at)
-        found = {"dense": queries.own(at.k), "refine": lane.refine(queries, at.k, rule)}
-        found["reuse"] = lane.reuse(queries, at.k, rule)
-        missing, used = {}, {}
+        missing, used = {}, dict.fromkeys(("dense", "refine", "reuse"), "")
         other, why = self.earlier(at) if set(at.rivals) & set(OF_LAYERS) else (None, "")
         for name in at.rivals:
             if name in OF_LAYERS and other is None:
@@ -191,17 +189,41 @@ class Findings:
             elif not all(map(self._is_there, self._needs(name, at))):
                 missing[name] = "not searched yet"
             else:
-                found[name] = self._rival(name, at, queries, other)
-                used[name] = self._layers[other].title if name in OF_LAYERS else ""
-        systems = {}
-        for name, positions in found.items():
-            cost = Cost(0, 0, 0, 0) if name in OF_LAYERS else cost_of(name, queries, lane, at, capture)
-            systems[name] = System(name, positions, queries.kept(positions, at.k), cost, used.get(name, ""))
-        return systems, missing
+                used[name] = other if name in OF_LAYERS else ""
+        return {name: self._system(name, at, layer) for name, layer in used.items()}, missing
 
-    def _rival(self, name: str, at: Setting, queries: Queries, other: str | None) -> torch.Tensor:
-        """[T, k] positions that a rival selects."""
+    def _system(self, name: str, at: Setting, other: str) -> System:
+        """One of them; those that a step leaves as they were are kept."""
+        wanted = (name, self.key(at), at.k, *self._depends_on(name, at, other))
+        if wanted not in self._systems:
+            capture, (queries, lane) = self._layers[at.layer].capture, self.open(at)
+            cost = Cost(0, 0, 0, 0) if other else cost_of(name, queries, lane, at, capture)
+            positions, title = self._select(name, at, other), self._layers[other].title if other else ""
+            self._systems[wanted] = System(name, positions, queries.kept(positions, at.k), cost, title)
+            while len(self._systems) > KEPT_SYSTEMS:
+                self._systems.popitem(last=False)
+        self._systems.move_to_end(wanted)
+        return self._systems[wanted]
+
+    def _depends_on(self, name: str, at: Setting, other: str) -> tuple:
+        """What a system's selection follows from, besides the window and k."""
         rule = at.rule()
+        return {
+            "refine": (self.lane(at), rule),
+            "reuse": (self.lane(at), rule._replace(budget=0)),
+            "hisa": (rule.budget,),
+            "misa_rerank": (rule.budget,),
+            "index_cache": (other,),
+            "pivot_cache": (other, self.lane(at), at.mode, rule),
+        }.get(name, ())
+
+    def _select(self, name: str, at: Setting, other: str) -> torch.Tensor:
+        """[T, k] positions that a system selects, -1 for none."""
+        rule, (queries, lane) = at.rule(), self.open(at)
+        if name == "dense":
+            return queries.own(at.k)
+        if name in ("refine", "reuse"):
+            return lane.select(name, queries, at.k, rule)
         if name in OF_LAYERS:
             theirs = self._queries(self.key(at, other))
             if name == "index_cache":
@@ -221,4 +243,5 @@ class Findings:
         self._lanes.clear()
         self._recalls.clear()
         self._masses.clear()
+        self._systems.clear()
         self._layers = {}
