@@ -73,10 +73,12 @@ class Findings:
         # What does not fit beside the others is searched when it is opened, and missing in the lines till then.
         return left or [point for point in self._points(at) if point[0] in self._lanes and not self._is_known(point)]
 
-    def search(self, search: Search, job, is_wanted: Callable[[], bool]) -> Iterator[None]:
-        """Make a search in steps, while its window is wanted."""
+    def search(self, search: Search, at: Setting, job, is_wanted: Callable[[], bool]) -> Iterator[None]:
+        """Make a search in steps, while its window is wanted, and what a redraw takes of it."""
         if search.key in self._ranked:
             yield from self._lanes.search(search, self._ranked[search.key], job, is_wanted)
+        if search.what == "lane" and search in self._lanes:
+            self._lanes[search].levels(at.rule(search.g))
 
     def points(self, at: Setting) -> Iterator[None]:
         """Compute the points of the lines, and yield after each."""

@@ -153,7 +153,7 @@ class Lane:
         """The least budget of every key, [G, N]; those of the last window and phase are kept."""
         wanted = rule.window, rule.phase
         if self._levels[0] != wanted:
-            self._levels = wanted, refine_levels(self.rank, self.groups, *wanted)
+            self._levels = wanted, refine_levels(self.rank, self.groups, *wanted, self.order)
         return self._levels[1]
 
     def dense(self, mode: str, k: int, rule: Rule) -> Tensor:

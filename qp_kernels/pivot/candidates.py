@@ -49,11 +49,14 @@ def rank_proxies(
     return groups, rank(engine_of(problem).proxies(problem, groups, proxy))
 
 
-def refine_levels(ranks: Tensor, groups: Groups, window: int, phase: str = "prefill") -> Tensor:
+def refine_levels(
+    ranks: Tensor, groups: Groups, window: int, phase: str = "prefill", order: Tensor | None = None
+) -> Tensor:
     """The least budget with which a key is among a group's candidates: [G, N] int32; NEVER where none is enough.
 
     Args:
         ranks: [G, N] as `rank_proxies` gives them. groups: Their groups. window: W >= g. phase: "prefill" or "decode".
+        order: `order_of(ranks)`, where it is at hand.
 
     The window's keys are always candidates (0). Members besides see nothing at or beyond their own end.
     """
@@ -64,7 +67,7 @@ def refine_levels(ranks: Tensor, groups: Groups, window: int, phase: str = "pref
     recent = (place >= start) & (place < last)
     levels = ranks.clone()
     if phase == "prefill":  # the window counts inside the budget, and the proxy ranks what is outside
-        order = order_of(ranks)
+        order = order_of(ranks) if order is None else order
         outside = (order < start) & (ranks.gather(1, order) < NEVER)
         level = outside.int().cumsum(1, dtype=torch.int32) + (last - start).int()
         levels.scatter_(1, order, level.masked_fill_(~outside, NEVER))

@@ -11,6 +11,7 @@ from widgets import PivotExplorer
 smooth = {5: 0.8, 11: 0.93, 17: 0.97}
 layers = {n: synthetic.index(64, 8192, 8, 64, seed=n, topics=8, smoothness=s) for n, s in smooth.items()}
 explorer = PivotExplorer(layers, layer=11, query=30)
+explorer.wait(60)
 explorer
 """
 
@@ -47,6 +48,11 @@ def test_it_opens_quietly(pivot):
     assert len(pivot.trace("refine_g")["x"]) == 7 and len(pivot.trace("systems")["x"]) == 3
     assert all(marked(pivot))
     looks_right(pivot)
+
+
+def test_what_was_drawn_before_it_was_shown_has_its_colours(pivot):
+    assert pivot.trace("members")["marker"]["color"] == "#D55E00"
+    assert pivot.trace("now_c")["textposition"] == "bottom right" and pivot.trace("refine_g")["x"][-1] == 64
 
 
 def test_sliders_move_what_is_drawn(pivot):

@@ -152,7 +152,7 @@ class PivotExplorer(IndexPanel):
         if isinstance(task, Key):
             yield from self._rank(task, job)
         elif isinstance(task, Search):
-            yield from self._findings.search(task, job, functools.partial(self._is_wanted, task.key))
+            yield from self._findings.search(task, at, job, functools.partial(self._is_wanted, task.key))
         else:
             for _ in self._findings.points(at):
                 yield
