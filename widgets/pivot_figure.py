@@ -144,14 +144,14 @@ def headings(view: PivotView) -> list[str]:
     at, (kept, lost, gained), score = view.at, view.keys, view.tail["score"]
     with_mass = "" if view.mass is None else " (┄ attention)"
     k = min(at.k, len(score))
-    so_far = f": best {k:,} hold {rough(view.tail['so_far'][k - 1])} of all score" if k else ""
+    so_far = f": best {k:,} hold {rough(view.tail['so_far'][k - 1])}" if k else ""
     mass = f", {rough(view.tail['attention'][k - 1])} of attention ┄" if k and "attention" in view.tail else ""
     diamonds = "" if view.mass is None else f", {box(theme.GREEN, '◇')} attention"
     return [
         f"<b>Keys found</b> by {box(theme.BLUE, '●')} Refine {box(theme.ORANGE)} Reuse",
         f"<b>With g = {at.g}</b>{with_mass}",
         f"<b>Systems</b> at c = {view.rule.budget:,}: keys found{diamonds}",
-        f"<b>Scores of query {view.query}</b>{so_far}{mass}",
+        f"<b>Scores of query {view.query}</b>, {box(theme.GREY)} each, {box(theme.BLUE, '━')} so far{so_far}{mass}",
         f"<b>{NAMES[at.mode]} loses</b> {box(theme.VERMILLION)} keys {box(theme.PURPLE, '╌')} score, "
         f"{box(theme.BLUE, '○')} here",
         f"<b>Keys of query {view.query}</b>{view.token}: {box(theme.GREEN)} {len(kept):,} kept "

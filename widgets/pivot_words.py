@@ -46,8 +46,8 @@ def _saved(view: PivotView) -> str:
     less = view.less(view.at.mode)
     if not view.systems["dense"].cost.operations:
         return "nothing to search"
-    change = f"{less:.2f} × fewer" if less >= 1 else f"{1 / less:.2f} × as many"
-    return f"{NAMES[view.at.mode]} makes {change} multiply-adds than dense" if less >= 1 else f"{change} as dense"
+    change = f"{less:.2f} × fewer multiply-adds than" if less >= 1 else f"{1 / less:.2f} × as many multiply-adds as"
+    return f"{NAMES[view.at.mode]} makes {change} dense"
 
 
 def _open(view: PivotView) -> str:

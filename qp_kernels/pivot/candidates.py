@@ -134,20 +134,19 @@ def block_levels(
         between = replace(
             part, k=sums, k_scale=scale, lo=(count * 0 + 1).clamp(max=len(sums)), hi=(count - 1).clamp(min=0)
         )
-        levels = _levels_of_blocks(rank(between), count.to(device)[:, None])
+        levels = _levels_of_blocks(rank(between) if len(sums) else None, count.to(device)[:, None])
         number = ((place - start).clamp(min=0) // block).clamp(max=levels.shape[1] - 1)
         visible = (place >= start) & (place < part.hi.to(device)[:, None])
         result[rows.to(device)] = levels[:, number].masked_fill(~visible, NEVER)
     return result
 
 
-def _levels_of_blocks(between: Ranking, count: Tensor) -> Tensor:
+def _levels_of_blocks(between: Ranking | None, count: Tensor) -> Tensor:
     """[T, blocks + 1] int32 from the ranks of the blocks between the first and the last of `count` [T, 1]."""
-    n = between.rank.shape[1]
-    ranks = torch.cat([between.rank, torch.full_like(between.rank[:, :1], NEVER)], 1) if n else None
-    if ranks is None:
+    if between is None:  # no block is full
         return torch.full((len(count), 1), 2, dtype=torch.int32, device=count.device)
-    number = torch.arange(n + 1, device=count.device)
+    ranks = torch.cat([between.rank, torch.full_like(between.rank[:, :1], NEVER)], 1)
+    number = torch.arange(ranks.shape[1], device=count.device)
     ends = (number == 0) | (number == count - 1)
     is_nan = (ranks == NEVER) & ~ends & (number < count)  # behind all others, by number
     behind = between.count[:, None] + is_nan.cumsum(1) - 1

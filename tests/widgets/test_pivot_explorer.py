@@ -196,7 +196,7 @@ def test_the_score_tail(make, capture, trace_of):
     )
     assert set(trace_of(panel, "k_cut").x) == {50} and trace_of(panel, "c_cut").text[-1] == " c = 2k"
     text = panel.figure.layout.annotations[3].text
-    assert f"best 50 hold {100 * float(curve[49]):.0f} %" in text and "of attention" in text
+    assert f"best 50 hold {100 * float(curve[49]):.0f} %, " in text and "of attention" in text
     set_all(panel, k=590, c=600)
     assert len(trace_of(panel, "k_cut").x) == 0, "query 3 sees 572 keys"
 
@@ -211,6 +211,9 @@ def test_costs(make, capture):
     assert f"{frame['times_fewer']['refine']:.2f} × fewer multiply-adds than dense" in panel.summary
     speed = index_metrics.speed_up(600, group=4, budget=60, r=3.0)
     assert f"4 · 600 / (600 + 3 · 4 · 60) = <b>{speed:.2f} ×</b>" in panel.costs.value
+    set_all(panel, c=600, guard=False)
+    assert "1.25 × as many multiply-adds as dense" in panel.summary, "a quarter of the scans, and all keys once more"
+    set_all(panel, c=60)
     panel.r.value = 1
     panel.wait()
     assert f"= <b>{index_metrics.speed_up(600, group=4, budget=60, r=1.0):.2f} ×</b>" in panel.costs.value
