@@ -94,9 +94,9 @@ class Lanes:
     def search(self, search: Search, ranked: Ranked, job, is_wanted: Callable[[], bool]) -> Iterator[None]:
         """Make a search in steps, and yield after each; nothing is kept once it is not wanted any more."""
         parts, steps = [], list(self._steps(search, ranked))
+        capture = self._layers[search.key.layer].capture  # another text may come between the steps
         for function, rows, options in steps:
             job.check(SEARCHING)
-            capture = self._layers[search.key.layer].capture
             there = slice(ranked.rows.start + rows.start, ranked.rows.start + rows.stop)
             bounds = {"lo": capture.lo[there], "hi": capture.hi[there], "backend": search.key.backend}
             parts.append(function(capture.q[there], capture.k, capture.w[there], **options, **bounds))

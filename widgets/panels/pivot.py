@@ -40,8 +40,9 @@ class PivotExplorer(IndexPanel):
     and a proxy's search is kept: k and c need no scan. A budget or window below what is legal is raised, and said.
 
     Args:
-        source: An `IndexCapture`, a list or dict of them (layers), a `.safetensors` capture, an `.npz` file with q, k
-            and w, or tensors (q [T, H, D], k [N, D], w [T, H]), whose queries are the last of the keys.
+        source: A live `LanguageModel` (then the panel has a text box, and shows up to eight layers, see `LiveIndex`),
+            an `IndexCapture`, a list or dict of them (layers), a `.safetensors` capture, an `.npz` file with q, k and
+            w, or tensors (q [T, H, D], k [N, D], w [T, H]), whose queries are the last of the keys.
         k: Keys a query, at least 1; N and more is all. None: N / 16, at most 2,048.
         g: Queries a group, 1 to 64. c: Candidates of Refine; None is 2 k, and at least what is legal.
         window: W, 0 to 1,024; None or 0 is g. mode: "refine" or "reuse", shown key by key.
@@ -50,15 +51,17 @@ class PivotExplorer(IndexPanel):
         rivals: Of "hisa", "misa", "misa_rerank", "index_cache" and "pivot_cache": which stand beside.
         pattern: IndexCache's letters F and S, one a layer; None is F, then S.
         r: Price of a re-scored key in the cost model. backend: "auto", "triton" or "torch": what makes the scores.
+        text: First text of a live model.
     Raises:
         TypeError, ValueError, FileNotFoundError: a source or value that can't be used, and what is accepted.
 
     Drive it by code: `panel.g.value = 8; panel.wait(); panel.to_frame("systems")`. Controls: k, g, c, window, mode,
-    proxy, guard, phase, query, place, layer, rivals, pattern, r, backend.
+    proxy, guard, phase, query, place, layer, rivals, pattern, r, backend, and on a live model text.
     """
 
     sliders = ("k", "g", "c", "query")
     kinds = ("draw", "scan", "measure")
+    with_mass = True
     clickable = {
         **dict.fromkeys(("refine_g", "reuse_g"), "g"),
         "refine_c": "c",
@@ -83,13 +86,15 @@ class PivotExplorer(IndexPanel):
         pattern=None,
         r=3.0,
         backend="auto",
+        text=None,
     ):
         self._findings = Findings({}, None)
         self._times: dict[tuple, dict[str, float]] = {}
         self._pattern = "F"  # the last one that was legal
+        self._c_follows = c is None  # k and the text, until a hand sets it
         more = {"c": c, "g": g, "window": 0 if window is None else window, "mode": mode, "proxy": proxy, "guard": guard}
         more |= {"phase": phase, "rivals": tuple(rivals), "pattern": pattern, "r": r}
-        super().__init__(source, query=query, layer=layer, backend=backend, k=k, **more)
+        super().__init__(source, query=query, layer=layer, backend=backend, text=text, k=k, **more)
 
     def _empty_figure(self, names: list[str]):
         return pivot_figure()
@@ -102,15 +107,23 @@ class PivotExplorer(IndexPanel):
             _choose(name, getattr(self, name), value)
         _choose_guard(self.guard, guard)
         super()._start(k=k, **more)
-        usual = max(2 * self.k.value, self._setting().least(self.g.value))
-        most = self.c.grid[-1]
-        self.c.value = min(usual, most) if c is None else min(c, most) if type(c) is int else c
+        self.c.value = self._usual_c() if c is None else min(c, self.c.grid[-1]) if type(c) is int else c
         count = len(self._layers)
         self._pattern = "F" + "S" * (count - 1) if pattern is None else pattern
         index_cache_layers(count, pattern=self._pattern)
         self.pattern.value = self._pattern
 
+    def _usual_c(self) -> int:
+        """Twice k, as in the paper, and what is legal."""
+        return min(max(2 * self.k.value, self._setting().least(self.g.value)), self.c.grid[-1])
+
+    def _follow(self) -> None:
+        super()._follow()
+        if self._c_follows:
+            self.c.value = self._usual_c()
+
     def _use_layers(self, opened: list[Layer], **more) -> None:
+        self._c_follows = self._c_follows and (not self._layers or self.c.value == self._usual_c())
         super()._use_layers(opened, **more)
         self._findings = Findings(self._layers, self._ranked)
         self.c.set_grid(self.k.grid)
