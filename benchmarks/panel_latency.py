@@ -1,6 +1,7 @@
-"""How long a reader waits for `LogitExplorer`, measured in a real browser on a real JupyterLab.
+"""How long a reader waits for a panel, measured in a real browser on a real JupyterLab.
 
     python benchmarks/panel_latency.py                 # the recorded rows of the default model, V = 262,144
+    python benchmarks/panel_latency.py --panels overlap pivot   # 64 made-up queries of 8 heads, 8,192 keys, attention
     python benchmarks/panel_latency.py --source live   # the default model from the cache; fresh rows as well
     python benchmarks/panel_latency.py --check         # exit status 1 when a target is missed
 
@@ -42,6 +43,21 @@ from widgets import LogitExplorer
 panel = LogitExplorer(source, text=text)
 panel
 """
+LAYERS = """
+from dataclasses import replace
+from activations import synthetic
+
+layers = {}
+for n, smoothness in {5: 0.8, 11: 0.93, 17: 0.97}.items():
+    one = synthetic.index(64, 8192, 8, 64, seed=n, topics=8, smoothness=smoothness)
+    mass = (one.q.mean(1) @ one.k.T).softmax(1)
+    layers[n] = replace(one, mass=mass)
+"""
+# Of a panel on an indexer: its class, and (control, trace that a step changes).
+INDEX_PANELS = {
+    "overlap": ("OverlapExplorer", [("k", "overlap"), ("g", "union_now")]),
+    "pivot": ("PivotExplorer", [("k", "refine_c"), ("g", "members"), ("c", "now_c")]),
+}
 
 
 def widest_position(lab) -> int:
@@ -99,6 +115,23 @@ def measure_panel(lab, count):
         yield row("position, fresh row: computed", computed, FRESH_ROW_TARGET_MS)
 
 
+def measure_index_panel(lab, name, count):
+    """Yield (table line, within target) for each control of a panel on an indexer."""
+    lab.open_notebook(f"{name}_latency.ipynb")
+    lab.run_all(timeout_s=180)
+    lab.wait_drawn()
+    lab.kernel("panel.wait(60)", 90)
+    for control, trace in INDEX_PANELS[name][1]:
+        lab.kernel("panel.k.value, panel.g.value = 400, 2; panel.wait(60)", 90)
+        lab.page.wait_for_timeout(1_000)
+        # There and back: a group has few sizes.
+        up, down = (partial(lab.key_to_painted_ms, control, trace, key=key) for key in ("ArrowRight", "ArrowLeft"))
+        half = min(count // 2, 8)
+        painted, computed = steps(lab, [up] * half + [down] * half)
+        yield row(f"{name} {control}: painted", painted, PAINTED_TARGET_MS)
+        yield row(f"{name} {control}: computed", computed, COMPUTED_TARGET_MS)
+
+
 def measure_first_figure(lab, repeats=2):
     times = []
     for _ in range(repeats):
@@ -113,15 +146,20 @@ def load_average() -> str:
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
-def write_notebook(folder: Path, source: str) -> None:
-    cells = [nbformat.v4.new_code_cell(code.strip()) for code in (SOURCES[source], PANEL)]
+def write_notebooks(folder: Path, source: str) -> None:
+    notebooks = {"panel": (SOURCES[source], PANEL)}
+    for name, (panel, _) in INDEX_PANELS.items():
+        notebooks[name] = (LAYERS, f"from widgets import {panel}\npanel = {panel}(layers, layer=11)\npanel")
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), folder / "panel_latency.ipynb")
+    for name, codes in notebooks.items():
+        cells = [nbformat.v4.new_code_cell(code.strip()) for code in codes]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), folder / f"{name}_latency.ipynb")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", choices=SOURCES, default="recorded")
+    parser.add_argument("--panels", nargs="+", choices=["logits", *INDEX_PANELS], default=["logits"])
     parser.add_argument("--steps", type=int, default=24, help="key presses per control, at most 40")
     parser.add_argument("--no-lesson", action="store_true", help="leave out the time to the first figure")
     parser.add_argument("--check", action="store_true", help="exit status 1 when a target is missed")
@@ -137,15 +175,18 @@ def main() -> int:
         served, state = Path(temporary) / "served", Path(temporary) / "state"
         shutil.copytree(ROOT / "notebooks", served)
         state.mkdir()
-        write_notebook(served, options.source)
+        write_notebooks(served, options.source)
         with chromium.launch(playwright) as browser, LabServer(served, state) as server:
             lab = Lab(server, browser)
             print(f"source {options.source}, {os.cpu_count()} cores, load average at start {load_average()}")
             print(f"{'':<34}{'n':>5}{'median':>11}{'p95':>11}{'target':>9}", flush=True)
             if not options.no_lesson:
                 tell(measure_first_figure(lab))
-            for result in measure_panel(lab, min(options.steps, 40)):
-                tell(result)
+            for panel in options.panels:
+                count = min(options.steps, 40)
+                measured = measure_panel(lab, count) if panel == "logits" else measure_index_panel(lab, panel, count)
+                for result in measured:
+                    tell(result)
             lab.close()
     return int(options.check and not all(within))
 

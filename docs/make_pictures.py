@@ -2,7 +2,7 @@
 
 logit_explorer, truncation_explorer,   the panels of lessons 00, 03, 04 and 01 as a browser shows them; the last has
 search_explorer, timing_explorer       recorded numbers where there is no GPU
-overlap_explorer                       the panel on the recorded layers of the default model
+overlap_explorer, pivot_explorer       the panels on the recorded layers of the default model
 threshold                              threshold_picture.py
 """
 
@@ -31,6 +31,7 @@ LESSONS = {
     "search_explorer": "04_pivot_search_and_ties.ipynb",
     "timing_explorer": "01_why_sorting_is_slow.ipynb",
     "overlap_explorer": "overlap.ipynb",
+    "pivot_explorer": "pivot.ipynb",
 }
 # Notebooks that are no lesson: one cell each.
 CELLS = {
@@ -38,7 +39,14 @@ CELLS = {
 from widgets import OverlapExplorer
 
 explorer = OverlapExplorer([recorded(f"index_layer_{n}") for n in (5, 11, 17)], layer=17, query=30)
-explorer"""
+explorer""",
+    "pivot.ipynb": """from activations import recorded
+from widgets import PivotExplorer
+
+captures = [recorded(f"index_layer_{n}") for n in (5, 11, 17)]
+explorer = PivotExplorer(captures, layer=11, rivals=("hisa", "misa_rerank"))
+explorer.wait(60)
+explorer""",
 }
 IMAGES = ROOT / "docs" / "images"
 THEMES = ("light", "dark")

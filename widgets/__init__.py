@@ -3,8 +3,17 @@
 from widgets.panels.base import show
 from widgets.panels.logits import LogitExplorer
 from widgets.panels.overlap import OverlapExplorer
+from widgets.panels.pivot import PivotExplorer
 from widgets.panels.search import SearchExplorer
 from widgets.panels.timing import TimingExplorer
 from widgets.panels.truncation import TruncationExplorer
 
-__all__ = ["LogitExplorer", "OverlapExplorer", "SearchExplorer", "TimingExplorer", "TruncationExplorer", "show"]
+__all__ = [
+    "LogitExplorer",
+    "OverlapExplorer",
+    "PivotExplorer",
+    "SearchExplorer",
+    "TimingExplorer",
+    "TruncationExplorer",
+    "show",
+]

@@ -144,6 +144,51 @@ class GridSlider(w.HBox):
             self.error = str(refused)
 
 
+class Boxes(w.HBox):
+    """A box to tick for each of some names; `.value` is the tuple of those that are ticked, in order.
+
+    Args:
+        what: What they are called in an error. every: The names. words: Name -> what its box says, where not itself.
+    """
+
+    value = traitlets.Tuple()
+
+    def __init__(self, what: str, every: tuple[str, ...], words: dict[str, str]):
+        self.what, self.every, self._showing = what, every, False
+        self._boxes = {
+            name: w.Checkbox(
+                description=words.get(name, name), indent=False, layout=w.Layout(width="auto", margin="2px 8px 2px 2px")
+            )
+            for name in every
+        }
+        super().__init__(list(self._boxes.values()), layout=w.Layout(flex_flow="row wrap", width="100%"))
+        for box in self._boxes.values():
+            box.observe(self._from_boxes, "value")
+
+    @traitlets.validate("value")
+    def _check(self, proposal):
+        names = tuple(proposal["value"])
+        if unknown := [name for name in names if name not in self.every]:
+            raise ValueError(f"{self.what} must be of {', '.join(map(repr, self.every))}, got {unknown[0]!r}")
+        return tuple(name for name in self.every if name in names)
+
+    @traitlets.observe("value")
+    def _show(self, change):
+        self._showing = True  # the boxes change one after another
+        for name, box in self._boxes.items():
+            box.value = name in change["new"]
+        self._showing = False
+
+    def _from_boxes(self, _):
+        if not self._showing:
+            self.value = tuple(name for name, box in self._boxes.items() if box.value)
+
+    def offer(self, names: list[str]) -> None:
+        """Show the boxes of these names alone."""
+        for name, box in self._boxes.items():
+            box.layout.display = "" if name in names else "none"
+
+
 def choice(label: str, options: list, value, tooltip: str = "") -> w.Dropdown:
     """A drop-down list. `options` are values or (text, value) pairs."""
     return w.Dropdown(

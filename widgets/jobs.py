@@ -50,10 +50,14 @@ class Job:
     def cancel(self) -> None:
         self._stop.set()
 
-    def progress(self, done: int, total: int, what: str) -> None:
-        """Tell that `done` of `total` steps of `what` are finished. Raises `Cancelled` when the job should stop."""
+    def check(self, what: str) -> None:
+        """Raise `Cancelled` when the job should stop; nothing is told: for what is over before one could read it."""
         if self._stop.is_set():
             raise Cancelled(what)
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        """Tell that `done` of `total` steps of `what` are finished. Raises `Cancelled` when the job should stop."""
+        self.check(what)
         self._on_progress(done, total, what)
 
 

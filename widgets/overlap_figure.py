@@ -5,18 +5,16 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from widgets import theme
-from widgets.overlap_measures import GROUPS, chance_joint, chance_union
+from widgets import key_bars, theme
+from widgets.overlap_measures import chance_joint, chance_union
 from widgets.overlap_view import LayerNumbers, OverlapView
 from widgets.painting import Properties
-from widgets.ranked_windows import WINDOW
+from widgets.ranked_windows import GROUPS, WINDOW
 from widgets.text import escape, rough, short
 
-BINS = 200  # of the position axis, at most
 FEW_LAYERS = 8  # so many have their numbers beside their dots
 TOP, BOTTOM = 0.3, 0.16  # where the upper parts begin, and the lowest ends
 INK = "#ffffff"  # lines on the map's colours
-STEPS = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)  # ends of the axis of shares
 
 
 def overlap_figure(names: list[str]) -> go.Figure:
@@ -46,8 +44,8 @@ def overlap_figure(names: list[str]) -> go.Figure:
         {**chance, "mode": "lines", "name": "joint_chance", **part["joint"]},
         {**line, **marks, "name": "joint", "line": blue, "hovertemplate": _JOINT, **part["joint"]},
         {**now, "name": "joint_now", "textposition": "top right", **part["joint"]},
-        {**_BAR, "name": "shared", "marker": {"color": theme.GREEN}, **part["keys"]},
-        {**_BAR, "name": "new", "marker": {"color": theme.VERMILLION, "pattern": hatching}, **part["keys"]},
+        {**key_bars.BAR, "name": "shared", "marker": {"color": theme.GREEN}, **part["keys"]},
+        {**key_bars.BAR, "name": "new", "marker": {"color": theme.VERMILLION, "pattern": hatching}, **part["keys"]},
         {**line, "name": "own", "line": {"color": theme.GREY, "width": 1.5, "dash": "dash"}, **part["keys"]},
     ]
     if several:
@@ -69,7 +67,6 @@ _DISTANCE = "%{x} tokens apart: %{y:.1%} of their keys shared<extra></extra>"
 _UNION = "g = %{x}: together %{y:.2f} × k keys<extra></extra>"
 _JOINT = "g = %{x}: all want %{y:.1%} of k<extra></extra>"
 _WORDS = {10: "nothing shared ", 64: "by chance"}  # where lines over g have their names
-_BAR = {"type": "bar", "hovertemplate": "near key %{x:,.0f}: %{y:.1%} of the keys (%{fullData.name})<extra></extra>"}
 _MAP = {
     "type": "heatmap",
     "name": "map",
@@ -201,15 +198,9 @@ def group_traces(view: OverlapView) -> dict[str, dict]:
 
 def key_traces(view: OverlapView) -> dict[str, dict]:
     """Where on the position axis the open query's keys are: how much of each bin, shared with its neighbour or not."""
-    width = max(1, -(-view.n_keys // BINS))
-    edges = np.arange(0, view.n_keys + width, width)
-    shared, new = (np.histogram(keys, edges)[0] for keys in view.keys())
-    held = np.minimum(edges[1:], view.n_keys) - edges[:-1]
-    centres = edges[:-1] + (held - 1) / 2
-    bar = {"x": centres, "width": held.astype(np.float64)}
+    shared, new = view.keys()
     return {
-        "shared": {**bar, "y": shared / held},
-        "new": {**bar, "y": new / held},
+        **key_bars.binned(view.n_keys, shared=shared, new=new),
         "own": {"x": [view.position] * 2, "y": [0, 1]},
     }
 
@@ -280,7 +271,6 @@ def axes(view: OverlapView, traces: dict) -> dict:
     last = max(float(distances[-1]), 2.0) if len(distances) else 2.0
     first = float(distances[0]) if len(distances) else 1.0
     ticks = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 8192, 32768, 131072) if first <= n <= last]
-    highest = float((traces["shared"]["y"] + traces["new"]["y"]).max(initial=0))
     return {
         "xaxis.range": ends,
         "yaxis.range": ends,
@@ -289,5 +279,5 @@ def axes(view: OverlapView, traces: dict) -> dict:
         "xaxis2.range": [np.log10(first) - 0.04, np.log10(max(last, first * 1.01)) + 0.02],
         "xaxis2.tickvals": ticks,
         "xaxis5.range": [-0.5, view.n_keys - 0.5],
-        "yaxis5.range": [0, 1.05 * min(step for step in STEPS if step >= min(highest, 1.0))],
+        "yaxis5.range": key_bars.ends(traces["shared"]["y"] + traces["new"]["y"]),
     }

@@ -13,9 +13,7 @@ import numpy as np
 import torch
 
 from qp_kernels.pivot.groups import cut
-from widgets.ranked_windows import Ranked
-
-GROUPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)  # sizes that the lines over g are drawn at
+from widgets.ranked_windows import GROUPS, Ranked
 
 
 @dataclass(frozen=True, eq=False)

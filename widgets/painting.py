@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -16,6 +18,9 @@ class Painter:
 
     def __init__(self, figure: go.Figure):
         self.figure = figure
+        self._is_seen = not isinstance(figure, go.FigureWidget)  # a browser has told that it drew the figure
+        if not self._is_seen:
+            figure.observe(self._on_seen, "_js2py_traceDeltas")
         self._traces = {trace.name: trace for trace in figure.data}
         self._sent: dict[tuple[str, str], object] = {}
 
@@ -29,6 +34,22 @@ class Painter:
             for (name, key), value in changed.items():
                 (self._traces[name] if name else self.figure.layout)[key] = value
         self._sent |= changed
+        if not self._is_seen:
+            send_whole(self.figure)
+
+    def _on_seen(self, change) -> None:
+        self._is_seen = self._is_seen or bool(change["new"])
+
+
+def send_whole(figure: go.FigureWidget) -> None:
+    """Tell the browser all of a figure, for a view that it will make.
+
+    A batch of changes names every property for every trace of it, as undefined where a trace has none of its own. A
+    view that is drawn leaves those alone; the model of one that is not drawn yet, or is drawn a second time, forgets
+    colours and places of labels by them.
+    """
+    figure._widget_layout = copy.deepcopy(figure._layout_obj._props)
+    figure._widget_data = copy.deepcopy(figure._data)
 
 
 def _same(old, new) -> bool:

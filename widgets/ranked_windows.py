@@ -15,6 +15,7 @@ from qp_kernels.pivot.ranking import Ranking, rank_keys
 from widgets.index_source import Layer
 
 WINDOW = 64  # queries that are looked at together
+GROUPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)  # sizes that the lines over g are drawn at
 # Scores and products that a step of the scan makes; ranked windows that are kept.
 STEP_SCORES, STEP_PRODUCTS, KEPT_BYTES = 1 << 22, 1 << 31, 1 << 30
 
@@ -30,7 +31,7 @@ class Ranked:
     """A window of T queries whose N keys are ranked.
 
     Attributes:
-        rows: Which queries of the layer. rank, equal, count: As `Ranking` has them, as arrays.
+        rows: Which queries of the layer. rank, equal, count, scores: As `Ranking` has them, as arrays.
         lo, hi, positions: [T] int64 of these queries.
     """
 
@@ -38,6 +39,7 @@ class Ranked:
     rank: np.ndarray
     equal: np.ndarray
     count: np.ndarray
+    scores: np.ndarray
     lo: np.ndarray
     hi: np.ndarray
     positions: np.ndarray
@@ -51,7 +53,7 @@ class Ranked:
 
     @property
     def nbytes(self) -> int:
-        return self.rank.nbytes + self.equal.nbytes
+        return self.rank.nbytes + self.equal.nbytes + self.scores.nbytes
 
     @cached_property
     def alike(self) -> int:
@@ -76,7 +78,7 @@ class Key(NamedTuple):
 
 
 class RankedWindows:
-    """The windows that were ranked last, as many as `KEPT_BYTES` hold, and the newest in any case."""
+    """The windows that were ranked last, as many as `KEPT_BYTES` hold, and the two newest in any case."""
 
     def __init__(self, layers: dict[str, Layer]):
         self._layers = layers
@@ -111,7 +113,7 @@ class RankedWindows:
             if not is_wanted():
                 return
         self._ranked[key] = Ranked.of(capture, rows, parts)
-        while len(self._ranked) > 1 and sum(one.nbytes for one in self._ranked.values()) > KEPT_BYTES:
+        while len(self._ranked) > 2 and sum(one.nbytes for one in self._ranked.values()) > KEPT_BYTES:
             self._ranked.popitem(last=False)
 
     def clear(self) -> None:

@@ -13,7 +13,8 @@ class TokenStrip(anywidget.AnyWidget):
         tokens: Token strings, drawn as text (never as HTML).
         here: Index of the token whose next-token row is shown.
         readable: Indices that can be picked.
-        kept, new: Indices that are marked, as selected keys are: kept by a neighbour as well, and by this query alone.
+        kept, new, gained: Indices that are marked, as selected keys are: by another selection as well, by this query
+            alone, and by the other alone.
         picked: [index, counter] of the latest click; the counter makes the same click twice two events.
     """
 
@@ -22,6 +23,7 @@ class TokenStrip(anywidget.AnyWidget):
     readable = traitlets.List(traitlets.Int()).tag(sync=True)
     kept = traitlets.List(traitlets.Int()).tag(sync=True)
     new = traitlets.List(traitlets.Int()).tag(sync=True)
+    gained = traitlets.List(traitlets.Int()).tag(sync=True)
     picked = traitlets.List(traitlets.Int(), [-1, 0]).tag(sync=True)
 
     _esm = """
@@ -44,9 +46,11 @@ class TokenStrip(anywidget.AnyWidget):
       };
       const markKeys = () => {
         const kept = new Set(model.get("kept")), fresh = new Set(model.get("new"));
+        const gained = new Set(model.get("gained"));
         [...box.children].forEach((chip, i) => {
           chip.classList.toggle("qp-kept", kept.has(i));
           chip.classList.toggle("qp-new", fresh.has(i));
+          chip.classList.toggle("qp-gained", gained.has(i));
         });
       };
       const draw = () => {
@@ -67,7 +71,7 @@ class TokenStrip(anywidget.AnyWidget):
       };
       model.on("change:tokens change:readable", draw);
       model.on("change:here", mark);
-      model.on("change:kept change:new", markKeys);
+      model.on("change:kept change:new change:gained", markKeys);
       draw();
       let width = 0;  // a hidden tab has width 0: the figure is fitted when it is shown
       const fit = () => window.dispatchEvent(new Event("resize"));

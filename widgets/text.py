@@ -39,7 +39,7 @@ def width(text: str) -> int:
 
 def percent(share: float) -> str:
     """A probability as people read it: 3 digits, more where it is nearly all, a power of ten if nearly none."""
-    if share in (0, 1):
+    if share == 0 or share >= 1:  # a sum of float32 shares may be beyond 1 by a rounding
         return "100 %" if share else "0"
     if share > 0.99:
         digits = min(10, max(0, math.ceil(-math.log10(1 - share) - 0.01) - 2))

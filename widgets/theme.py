@@ -38,6 +38,13 @@ STYLE = """<style>
   border-bottom: 3px solid #009E73; opacity: 1; }
 .qp-panel .qp-token.qp-new, .qp-panel .qp-legend.qp-new { background: rgba(213, 94, 0, 0.2);
   border-bottom: 3px dashed #D55E00; opacity: 1; }
+.qp-panel .qp-token.qp-gained, .qp-panel .qp-legend.qp-gained { background: rgba(230, 159, 0, 0.2);
+  border-bottom: 3px dotted #E69F00; opacity: 1; }
+.qp-panel .qp-numbers { border-collapse: collapse; font-size: 13px; line-height: 1.5;
+  font-variant-numeric: tabular-nums; color: var(--jp-ui-font-color1, inherit); }
+.qp-panel .qp-numbers th, .qp-panel .qp-numbers td { padding: 0 10px; text-align: right; font-weight: normal;
+  border-bottom: 1px solid rgba(128, 128, 128, 0.35); background: transparent; white-space: nowrap; }
+.qp-panel .qp-numbers th:first-child, .qp-panel .qp-numbers td:first-child { text-align: left; }
 .qp-panel .qp-legend { padding: 0 4px; border-radius: 3px; margin-right: 6px; }
 </style>"""
 

@@ -18,11 +18,13 @@ class Ranking(NamedTuple):
         rank: [T, N] int32: a row's best key has 0; `NEVER` where a row may not select a key, or its score is NaN.
         equal: [T, N] bool: whether the key of rank r scores as the key of rank r + 1 does.
         count: [T] int64: keys that a row may select.
+        scores: [T, N] float32; NaN where a row may not select a key.
     """
 
     rank: Tensor
     equal: Tensor
     count: Tensor
+    scores: Tensor
 
 
 NEVER = torch.iinfo(torch.int32).max
@@ -56,7 +58,11 @@ def rank_keys(
     [[3, 0, 2, 1]]
     """
     options = {"q_scale": q_scale, "k_scale": k_scale, "lo": lo, "hi": hi, "backend": backend, "max_bytes": 1}
-    problem = checks.problem(q, k, w, 1, **options)
+    return rank(checks.problem(q, k, w, 1, **options))
+
+
+def rank(problem: Problem) -> Ranking:
+    """`rank_keys` of a checked problem, whose topk counts for nothing."""
     device, place = problem.q.device, torch.arange(problem.keys, device=problem.q.device)
     low, high = problem.lo.to(device)[:, None], problem.hi.to(device)[:, None]
     scores = _scores(problem, place, low)
@@ -64,12 +70,12 @@ def rank_keys(
     # Below every score, infinite ones too.
     keys = reference.order_keys(scores).masked_fill(~eligible, torch.iinfo(torch.int64).min)
     keys, order = keys.sort(dim=1, descending=True, stable=True)
-    rank = torch.empty(keys.shape, dtype=torch.int32, device=device)
-    rank.scatter_(1, order, place.int().expand_as(order))
+    ranks = torch.empty(keys.shape, dtype=torch.int32, device=device)
+    ranks.scatter_(1, order, place.int().expand_as(order))
     count = eligible.sum(1)
     equal = torch.zeros_like(eligible)
     equal[:, :-1] = (keys[:, 1:] == keys[:, :-1]) & (place[1:] < count[:, None])
-    return Ranking(rank.masked_fill_(~eligible, NEVER), equal, count)
+    return Ranking(ranks.masked_fill_(~eligible, NEVER), equal, count, scores.masked_fill(~eligible, torch.nan))
 
 
 def _scores(problem: Problem, place: Tensor, low: Tensor) -> Tensor:

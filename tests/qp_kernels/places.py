@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from qp_kernels import attention, pivot, qrita
-from qp_kernels.pivot import ranking
+from qp_kernels.pivot import candidates, ranking
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -72,6 +72,16 @@ class Carrier:
             home.copy_(away)
 
 
+def at_home(result):
+    """A result on the CPU: a tensor, a named tuple of tensors, or a pair that holds one and something of the host."""
+    if isinstance(result, torch.Tensor):
+        return result.cpu()
+    if isinstance(result, tuple):
+        fields = map(at_home, result)
+        return type(result)(*fields) if hasattr(result, "_fields") else tuple(fields)
+    return result
+
+
 def at_place(function):
     def called(*arguments, **options):
         options.setdefault("backend", here.backend)
@@ -83,9 +93,7 @@ def at_place(function):
         carrier.home()
         if options.get("out") is not None:
             return options["out"]
-        if isinstance(result, tuple):
-            return type(result)(*(field.cpu() for field in result))
-        return result.cpu()
+        return at_home(result)
 
     return called
 
@@ -97,6 +105,9 @@ truncation = at_place(qrita.truncation)
 sparse_attention = at_place(attention.sparse_attention)
 dense_topk = at_place(pivot.dense_topk)
 rank_keys = at_place(ranking.rank_keys)
+rank_proxies = at_place(candidates.rank_proxies)
+rank_few_heads = at_place(candidates.rank_few_heads)
+block_levels = at_place(candidates.block_levels)
 pivot_topk = at_place(pivot.pivot_topk)
 hisa_topk = at_place(pivot.hisa_topk)
 misa_topk = at_place(pivot.misa_topk)

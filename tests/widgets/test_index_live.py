@@ -8,8 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCau
 
 from activations import capture_index, texts, wrap
 from qp_kernels import index_metrics
-from qp_kernels.pivot import dense_topk
-from widgets import OverlapExplorer, index_live
+from qp_kernels.pivot import dense_topk, pivot_topk
+from widgets import OverlapExplorer, PivotExplorer, index_live
 from widgets.index_live import LiveIndex, example_texts
 
 TEXT = "the cat sat on the mat, the cat sat"  # with BOS 36 tokens, of 64 that the model reads
@@ -309,3 +309,46 @@ def test_a_closed_panel_holds_no_model_and_no_widget(tiny_model, widgets_alive):
     panel.wait(60)
     panel.close()
     assert panel._live is None and panel._layers == {} and widgets_alive() == alive
+
+
+def test_pivot_explorer_on_the_model_s_own_index(open_panel, tiny_model):
+    panel = open_panel(PivotExplorer, tiny_model, text=TEXT, k=5, c=14, layer=1, rivals=("index_cache",))
+    captures = capture_index(tiny_model, TEXT, layer=[0, 1, 2], mass=True)
+    bounds = {"lo": captures[1].lo, "hi": captures[1].hi}
+    indices = pivot_topk(captures[1].q, captures[1].k, captures[1].w, 5, group=4, budget=14, **bounds)
+    dense = dense_topk(captures[1].q, captures[1].k, captures[1].w, 5, **bounds)
+    assert panel._view.share("refine") == pytest.approx(float(index_metrics.recall(indices, dense).mean()))
+    mass = float(index_metrics.captured(captures[1].mass, indices).mean())
+    assert panel._view.attention("refine") == pytest.approx(mass, abs=1e-6)
+    assert panel._view.systems["index_cache"].used == "layer 0"
+    scope = {"tiny": tiny_model}
+    exec(panel.code().replace("lm = ...", "lm = tiny"), scope)
+    assert scope["indices"].equal(indices) and scope["dense"].equal(dense)
+
+
+def test_c_follows_k_and_the_text_until_a_hand_sets_it(open_panel, tiny_model):
+    panel = open_panel(PivotExplorer, tiny_model, text="x" * 63, g=2)
+    assert (panel.k.value, panel.c.value) == (4, 8)
+    panel.text.value = "x" * 31
+    panel.wait(60)
+    assert (panel.k.value, panel.c.value) == (2, 5), "k + W + g - 1"
+    panel.c.value = 20
+    panel.text.value = "y" * 63
+    panel.wait(60)
+    assert (panel.k.value, panel.c.value) == (4, 20)
+    panel.text.value = "y" * 9
+    panel.wait(60)
+    assert panel.c.value == 10 and panel.summary.startswith("layer 0, k = 1 of up to 10 keys")
+
+
+def test_a_text_that_comes_between_the_steps_of_a_search(open_panel, tiny_model, monkeypatch):
+    from widgets import ranked_windows
+
+    panel = open_panel(PivotExplorer, tiny_model, text="x" * 63)
+    monkeypatch.setattr(ranked_windows, "STEP_SCORES", 32)  # a proxy a step
+    for text in ("abc" * 20, "abd" * 20, "abc" * 20, "ab" * 20):
+        panel.text.value = text
+        panel.proxy.value = "last" if panel.proxy.value == "first" else "first"
+        threading.Event().wait(0.02)
+    panel.wait(60)
+    assert panel.summary.startswith("layer 0, k = 2 of up to 41 keys") and panel.status == ""

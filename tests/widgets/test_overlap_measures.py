@@ -95,7 +95,8 @@ def test_chance_is_what_random_selections_do():
     rng, keys, k = np.random.default_rng(0), 400, 60
     rank = np.argsort(np.argsort(rng.random((64, keys)), 1), 1).astype(np.int32)
     whole, bounds = np.full(64, keys), {"lo": np.zeros(64, np.int64), "hi": np.arange(keys - 63, keys + 1)}
-    ranked = Ranked(range(64), rank, np.zeros((64, keys), bool), whole, **bounds, positions=np.arange(64))
+    more = {"scores": -rank.astype(np.float32), "positions": np.arange(64)}
+    ranked = Ranked(range(64), rank, np.zeros((64, keys), bool), whole, **more, **bounds)
     chosen = Chosen.at(ranked, k)
     assert chosen.share == pytest.approx(0.15)
     assert chosen.adjacent == pytest.approx(chosen.share, abs=0.02)

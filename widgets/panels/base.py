@@ -14,7 +14,7 @@ import traitlets
 from widgets import theme
 from widgets.controls import button, close_widget
 from widgets.jobs import Worker
-from widgets.painting import add_slider
+from widgets.painting import add_slider, send_whole
 from widgets.strip import TokenStrip
 
 _shown_by_cell: dict[str, tuple[str, list[w.Widget]]] = {}
@@ -57,6 +57,12 @@ class Panel(w.VBox):
         """Put the controls above the figure, and the lines of text around it."""
         state = w.HBox([self._status_view, self._cancel_button], layout=w.Layout(align_items="center"))
         self.children = [w.HTML(theme.STYLE), *controls, self._summary_view, state, self.figure, self._caption_view]
+
+    def _repr_mimebundle_(self, **options):
+        if self._worker is not None and self._worker.alive:
+            with self._lock:
+                send_whole(self.figure)
+        return super()._repr_mimebundle_(**options)
 
     def submit(self, kind: str, fn, delay_s: float = 0.0) -> None:
         """Hand `fn(job)` to the worker; the newest request of a kind wins."""

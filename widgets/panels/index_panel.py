@@ -52,6 +52,7 @@ class IndexPanel(ControlledPanel):
         self._layers: dict[str, Layer] = {}
         self._ranked = RankedWindows(self._layers)
         self._stopped = False  # Cancel holds until another layer or window is opened
+        self._scanning, self._scan_began = False, 0.0
         self._opened: Key | None = None
         self._shown = None  # the setting that is drawn
         self._placed = False  # the text starts where the first query has most of its keys
@@ -216,14 +217,14 @@ class IndexPanel(ControlledPanel):
         if self._is_ready(at):
             self._paint(at)
             self.computed_ms = [*self.computed_ms[-199:], 1e3 * (time.perf_counter() - start)]
-        if self._missing(at) and "scan" not in self._busy:
+        if not self._scanning and self._missing(at):
             self.submit("scan", self._scan)
 
     def _missing(self, at) -> list:
         """What a scan would still do at a setting, most urgent first; after Cancel only what the picture needs."""
         raise NotImplementedError
 
-    def _fill(self, task, at) -> Iterator[None]:
+    def _fill(self, task, at, job) -> Iterator[None]:
         """Do one of `_missing` in steps: each yield lets sliders pass."""
         raise NotImplementedError
 
@@ -233,19 +234,23 @@ class IndexPanel(ControlledPanel):
 
     def _scan(self, job):
         """Do what is missing at the setting of the moment; what is known so far is painted now and then."""
-        painted = time.monotonic()
-        while missing := self._missing(at := self._setting()):
-            self._tell(job, len(missing))
-            was_ready = self._is_ready(at)
-            yield from self._fill(missing[0], at, job)
-            at = self._setting()
-            if self._is_ready(at) and (not was_ready or time.monotonic() > painted + REPAINT_S):
+        self._scanning, self._scan_began = True, time.monotonic()
+        painted = self._scan_began
+        try:
+            while missing := self._missing(at := self._setting()):
+                self._tell(job, len(missing))
+                was_ready = self._is_ready(at)
+                yield from self._fill(missing[0], at, job)
+                at = self._setting()
+                if self._is_ready(at) and (not was_ready or time.monotonic() > painted + REPAINT_S):
+                    self._paint(at)
+                    painted = time.monotonic()
+                yield
+            if self._is_ready(at):
                 self._paint(at)
-                painted = time.monotonic()
-            yield
-        if self._is_ready(at):
-            self._paint(at)
-        self._tell(job, 0)  # raises when the rest was cancelled
+            self._tell(job, 0)  # raises when the rest was cancelled
+        finally:
+            self._scanning = False
 
     def _rank(self, key: Key, job) -> Iterator[None]:
         """Rank a window while it is the one that is wanted."""

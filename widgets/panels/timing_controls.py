@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ipywidgets as w
-import traitlets
 
-from widgets.controls import GridSlider, button, choice
+from widgets.controls import Boxes, GridSlider, button, choice
 from widgets.panels.row_controls import columns, k_slider, line, p_slider
 from widgets.timing_records import FIELDS, Spot
 from widgets.timing_view import NAMES
@@ -14,45 +13,6 @@ CLOCKS = {"GPU time": "gpu", "wall clock": "wall"}
 ROWS = {"gauss": "normal, σ 2.5", "live": "of a model", "miss": "uniform: t misses", "lie": "sample unlike the rest"}
 OPERATIONS = {"mask": "mask", "select": "select", "sample": "sample"}
 SWEEPS = {"one case": "off", "a line over B": "batch", "… over V": "vocab", "… over k": "k", "… over p": "p"}
-
-
-class WayBoxes(w.HBox):
-    """A box to tick for each way; `.value` is the tuple of those that are ticked, in order."""
-
-    value = traitlets.Tuple()
-
-    def __init__(self, every: tuple[str, ...]):
-        self.every, self._showing = every, False
-        self._boxes = {
-            name: w.Checkbox(description=NAMES.get(name, name), indent=False, layout=w.Layout(width="auto"))
-            for name in every
-        }
-        super().__init__(list(self._boxes.values()), layout=w.Layout(flex_flow="row wrap", width="100%"))
-        for box in self._boxes.values():
-            box.observe(self._from_boxes, "value")
-
-    @traitlets.validate("value")
-    def _check(self, proposal):
-        names = tuple(proposal["value"])
-        if unknown := [name for name in names if name not in self.every]:
-            raise ValueError(f"providers must be of {', '.join(map(repr, self.every))}, got {unknown[0]!r}")
-        return tuple(name for name in self.every if name in names)
-
-    @traitlets.observe("value")
-    def _show(self, change):
-        self._showing = True  # the boxes change one after another
-        for name, box in self._boxes.items():
-            box.value = name in change["new"]
-        self._showing = False
-
-    def _from_boxes(self, _):
-        if not self._showing:
-            self.value = tuple(name for name, box in self._boxes.items() if box.value)
-
-    def offer(self, names: list[str]) -> None:
-        """Show the boxes of these ways alone."""
-        for name, box in self._boxes.items():
-            box.layout.display = "" if name in names else "none"
 
 
 class TimingControls:
@@ -78,7 +38,7 @@ class TimingControls:
         self.sweep = choice("picture", list(SWEEPS.items()), "off", "one case, or a line over a quantity")
         self.source = choice("numbers", origins, origins[0][1], "where they come from")
         self.repetitions = choice("repetitions", [5, 10, 30, 100], 30, "calls that are timed")
-        self.providers = WayBoxes(every)
+        self.providers = Boxes("providers", every, NAMES)
         self.run_button = button("Run", "measure what is chosen, again if need be", "play")
 
     @property
