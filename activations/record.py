@@ -1,6 +1,7 @@
 """Make the captures in data/captures again, or larger ones elsewhere.
 
     python -m activations.record openers                      rows of logits of the default model
+    python -m activations.record sentence                     every query and key of a sentence, of each global layer
     python -m activations.record index                        8,192 tokens, 64 queries of each global layer
     python -m activations.record index --tokens 32768 --queries 1024 --folder captures
     python -m activations.record index --model ID_OR_FOLDER --layers 3 7 --folder captures
@@ -31,6 +32,7 @@ from .storage import SCHEMA, save_capture
 # The last position of each: a peaked, a medium and a wide nucleus, and the Chinese one.
 _OPENERS = ("The capital of France is", "import numpy as", "To be, or not to be, that is the", "法国的首都是")
 _CHARACTERS_A_TOKEN = 10  # more than any text of ours has, so that enough is tokenised
+SENTENCE = texts.looking_back[0]
 DERIVED = "Outputs of Gemma 3 270M, de-quantised from Q4_K_M and stored as bf16"
 
 
@@ -51,6 +53,15 @@ def record_openers(folder: Path = FOLDER) -> Path:
         texts_licence="public domain, or written for this project",
     )
     return path
+
+
+def record_sentence(folder: Path = FOLDER) -> list[Path]:
+    """Capture all queries and keys of `SENTENCE` with the default model, one file `sentence_layer_<n>` a layer."""
+    lm = load(device="cpu")
+    captures = capture_index(lm, SENTENCE, layer=index_layers(lm), mass=True)
+    more = {"rows": "every token as query and as key: q, k, w, and the mass of attention"}
+    more |= {"command": "python -m activations.record sentence", "texts_licence": "written for this project"}
+    return [_save_index(lm, capture, folder, "sentence", SENTENCE, more) for capture in captures]
 
 
 def record_index(
@@ -96,28 +107,27 @@ def record_index(
         captures = capture_index(lm, ids, layer=chosen, **options)
     finally:
         bar.close()
-    folder.mkdir(parents=True, exist_ok=True)
-    derived = DERIVED.replace("Outputs", "Activations") if lm.name == gemma.NAME else f"Activations of {lm.name}"
     known = texts.builtin_names()
     described = f"{text}, {known[text]}" if text in known else Path(text).name
-    paths = []
-    for capture in captures:
-        meta = {**capture.meta, "derived": derived, "text": f"the first {tokens:,} tokens of {described}"}
-        if mass:
-            meta["mass"] += ", rounded to float16"
-        capture = dataclasses.replace(capture, mass=capture.mass.half() if mass else None, meta=meta)
-        paths.append(save_capture(capture, folder / f"index_layer_{meta['layer']}.safetensors"))
-        write_provenance(
-            paths[-1],
-            meta,
-            schema=index_storage.SCHEMA,
-            command=command,
-            python=platform.python_version(),
-            rows=f"the last {queries:,} tokens as queries, all {tokens:,} as keys: q, k, w"
-            + ", and the mass of attention" * mass,
-            texts_licence=licence,
-        )
-    return paths
+    rows = f"the last {queries:,} tokens as queries, all {tokens:,} as keys: q, k, w"
+    rows += ", and the mass of attention" * mass
+    more = {"rows": rows, "command": command, "python": platform.python_version(), "texts_licence": licence}
+    where = f"the first {tokens:,} tokens of {described}"
+    return [_save_index(lm, capture, folder, "index", where, more) for capture in captures]
+
+
+def _save_index(lm, capture, folder: Path, stem: str, text: str, more: dict) -> Path:
+    """Write an index, its mass as float16, and beside it where it came from."""
+    derived = DERIVED.replace("Outputs", "Activations") if lm.name == gemma.NAME else f"Activations of {lm.name}"
+    meta = {**capture.meta, "derived": derived, "text": text}
+    if capture.mass is not None:
+        meta["mass"] += ", rounded to float16"
+        capture = dataclasses.replace(capture, mass=capture.mass.half())
+    capture = dataclasses.replace(capture, meta=meta)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = save_capture(capture, folder / f"{stem}_layer_{meta['layer']}.safetensors")
+    write_provenance(path, meta, schema=index_storage.SCHEMA, **more)
+    return path
 
 
 def _text(text: str, tokens: int) -> tuple[str, str]:
@@ -150,8 +160,9 @@ def _parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         "python -m activations.record", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    what = top.add_subparsers(dest="what", required=True, metavar="openers | index")
+    what = top.add_subparsers(dest="what", required=True, metavar="openers | sentence | index")
     what.add_parser("openers", help="logits at the end of four openers, into data/captures")
+    what.add_parser("sentence", help="queries, keys and attention mass of a sentence, into data/captures")
     index = what.add_parser("index", help="queries, keys and attention mass, one file a layer")
     index.add_argument("--model", default=gemma.NAME, help="as activations.load takes it (default: %(default)s)")
     index.add_argument("--device", default="auto")
@@ -182,6 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.what == "openers":
         paths = [record_openers()]
+    elif options.what == "sentence":
+        paths = record_sentence()
     else:
         changed = _changed(options)
         if changed and options.folder is None:

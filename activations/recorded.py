@@ -26,9 +26,10 @@ def recorded(name: str):
     "openers" and "other_samplers" are rows of logits. "index_layer_5", "index_layer_11" and "index_layer_17" are what
     the global layers of the default model make of 8,192 tokens of pydoc's topics: all keys, and the last 64 queries
     with the mass of attention. These queries read lines that stand, word for word, 5,926 tokens before as well.
+    "sentence_layer_5", "sentence_layer_11" and "sentence_layer_17" are the same of every token of a short sentence.
 
     Returns:
-        A `LogitCapture` or, of the names that begin with "index_", an `IndexCapture`.
+        A `LogitCapture` or, of the names that end with a layer, an `IndexCapture`.
     Raises:
         ValueError: no such name; the message lists those there are.
     """

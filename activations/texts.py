@@ -23,6 +23,14 @@ openers: list[tuple[str, str]] = [
     ("1, 2, 4, 8, 16, 32,", "numbers: 97 % on the space before the next digit"),
 ]
 
+# Sentences whose last token has something to look back at: for the index of a layer.
+looking_back: list[str] = [
+    "The red fox and the grey wolf met at the river, and the wolf said to the",
+    "My sister Clara plays the violin and my brother Felix plays chess, so the music comes from",
+    "After Anna and Tom had left the old station, Tom handed the ticket to",
+    "for i in range(10): print(i * i)\nfor j in range(10): print(j *",
+]
+
 _SOURCES = {
     "pydoc": "the reference of the language, as `help('topics')` shows it",
     "zen": "The Zen of Python, by Tim Peters",

@@ -154,3 +154,15 @@ def test_a_file_can_be_the_text(tiny, tmp_path):
     meta = load_capture(paths[0]).meta
     assert len(paths) > 1 and meta["text"] == "the first 24 tokens of mine.txt"
     assert dataclasses.asdict(load_capture(paths[0]))["meta"]["mass"].endswith("rounded to float16")
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_sentence_is_whole_and_small(layer):
+    capture = recorded(f"sentence_layer_{layer}")
+    assert "".join(capture.tokens) == f"<bos>{record.SENTENCE}" and capture.meta["layer"] == layer
+    count = len(capture.tokens)
+    assert capture.positions.tolist() == list(range(count)) and capture.q.dtype == torch.float32
+    logits = torch.einsum("thd,nd->thn", capture.q, capture.k) * capture.meta["scale"]
+    logits.masked_fill_((torch.arange(count) >= capture.hi[:, None])[:, None], -torch.inf)
+    torch.testing.assert_close(capture.mass.float(), logits.softmax(-1).mean(1), rtol=2**-10, atol=4e-8)
+    assert (FOLDER / f"sentence_layer_{layer}.safetensors").stat().st_size < 110_000

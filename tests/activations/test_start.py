@@ -22,6 +22,13 @@ def test_none_in_any_case_opens_what_was_recorded(spelling, asked, monkeypatch):
     assert asked == []
 
 
+def test_a_lesson_says_what_it_opens_instead(asked):
+    assert model_or_recorded("none", instead="sentence_layer_11").meta["layer"] == 11
+    both = model_or_recorded("none", instead=["sentence_layer_5", "sentence_layer_17"])
+    assert [one.meta["layer"] for one in both] == [5, 17]
+    assert model_or_recorded("some/model", instead="sentence_layer_11") == "some/model" and asked == ["some/model"]
+
+
 def test_the_argument_then_the_environment_then_the_default(asked, monkeypatch):
     model_or_recorded()
     monkeypatch.setenv("QP_MODEL", "some/model")
