@@ -1,6 +1,7 @@
 """Pictures of how a language model chooses tokens and keys. `from widgets import LogitExplorer`."""
 
 from widgets.panels.base import show
+from widgets.panels.indexer import IndexerExplorer
 from widgets.panels.logits import LogitExplorer
 from widgets.panels.overlap import OverlapExplorer
 from widgets.panels.pivot import PivotExplorer
@@ -9,6 +10,7 @@ from widgets.panels.timing import TimingExplorer
 from widgets.panels.truncation import TruncationExplorer
 
 __all__ = [
+    "IndexerExplorer",
     "LogitExplorer",
     "OverlapExplorer",
     "PivotExplorer",

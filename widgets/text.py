@@ -29,7 +29,7 @@ def escape(text: str, limit: int = 20) -> str:
         while width(text[-end:]) > 5:
             end -= 1
         text = f"{text[:start]}…{text[-end:]}"
-    return html.escape(text)
+    return html.escape(text).replace("&quot;", "&#34;")  # plotly knows few names of characters, and all numbers
 
 
 def width(text: str) -> int:

@@ -32,17 +32,27 @@ class IndexControls:
         self.backend = choice("back-end", ["auto", "torch", "triton"], "auto", "what computes the scores")
         self.scan_button = button("Read the other layers", "go on with the layers that were not read", "play")
         self.scan_button.layout.display = HIDDEN
-        self.text = w.Textarea(
+        self.text = self.text_input()
+        self.run_button = button("Run", "read the text", "play")
+        self.texts = text_list("texts …", self.examples(), self.text)
+        self.strip = TokenStrip()
+        self.legend = w.HTML(layout=w.Layout(margin="0"))
+
+    @staticmethod
+    def text_input() -> w.Textarea | w.Text:
+        """Where a text for a live model is typed."""
+        return w.Textarea(
             description="text",
             continuous_update=False,
             placeholder="type or paste a text, then Run",
             style={"description_width": "40px"},
             layout=w.Layout(flex="1 1 auto", width="auto", height="64px"),
         )
-        self.run_button = button("Run", "read the text", "play")
-        self.texts = text_list("texts …", example_texts(), self.text)
-        self.strip = TokenStrip()
-        self.legend = w.HTML(layout=w.Layout(margin="0"))
+
+    @staticmethod
+    def examples() -> list[tuple[str, str]]:
+        """(name, text) to start from, the first of which opens."""
+        return example_texts()
 
     group_tooltip = "neighbouring queries that would share a scan"
     query_tooltip = "whose keys are shown; a click on the map chooses it"

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from qp_kernels import backend as backends
 from widgets import index_view
 from widgets.controls import k_grid
-from widgets.index_live import LiveIndex, example_texts
+from widgets.index_live import LiveIndex
 from widgets.index_source import Layer, open_layers
 from widgets.index_view import IndexView
 from widgets.panels.controlled import ControlledPanel
@@ -66,7 +66,7 @@ class IndexPanel(ControlledPanel):
             self._start(**start)
             self.backend.value = backend
             if self._live:
-                self.text.value = example_texts()[0][1] if text is None else text
+                self.text.value = self._controls.examples()[0][1] if text is None else text
             self._place_controls()
         except BaseException:
             self.close()
@@ -91,9 +91,10 @@ class IndexPanel(ControlledPanel):
     def _usual_k(self) -> int:
         return usual_k(len(self._layers[self.layer.value].capture.k))
 
-    def _follow(self) -> None:
+    def _follow(self, with_k: bool) -> None:
         """Set what nobody chose to what is usual for another text. Subclasses extend it."""
-        self.k.value = self._usual_k()
+        if with_k:
+            self.k.value = self._usual_k()
 
     def _use_layers(self, opened: list[Layer], *, layer=None, query=None) -> None:
         """Show these layers, at first or instead of others of the same names; a worker's job may call it.
@@ -176,8 +177,7 @@ class IndexPanel(ControlledPanel):
         follows = self._k_follows and self.k.value == self._usual_k()
         self._use_layers(opened, query=query)
         self._is_read = True
-        if follows:
-            self._follow()
+        self._follow(follows)
         self._draw(job)
 
     def _fit_to(self, layer: Layer) -> None:

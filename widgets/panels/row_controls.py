@@ -28,13 +28,7 @@ class RowControls:
         self.backend = choice("back-end", ["auto", "torch", "triton"], "auto")
         self.run_button = button("Run", "read the text again", "play")
         self.strip = TokenStrip()
-        self.text = w.Text(
-            description="text",
-            continuous_update=False,
-            placeholder="type a sentence and press Enter",
-            style={"description_width": "40px"},
-            layout=w.Layout(flex="1 1 auto", width="auto"),
-        )
+        self.text = sentence_input()
 
     def start(self, *, k, p, backend: str, text: str | None) -> None:
         """Set the start values; None is off. Subclasses extend it. Raises ValueError for one out of range."""
@@ -63,6 +57,17 @@ class RowControls:
         """A list of sentences to start from; choosing one types it."""
         named = [(f"{opener}  ({note})" if with_notes else opener, opener) for opener, note in openers]
         return text_list("openers …", named, self.text)
+
+
+def sentence_input() -> w.Text:
+    """Where a sentence for a live model is typed; it is read at Enter."""
+    return w.Text(
+        description="text",
+        continuous_update=False,
+        placeholder="type a sentence and press Enter",
+        style={"description_width": "40px"},
+        layout=w.Layout(flex="1 1 auto", width="auto"),
+    )
 
 
 def text_list(label: str, named: list[tuple[str, str]], text: w.Text | w.Textarea) -> w.Dropdown:
