@@ -2,7 +2,8 @@
 
 logit_explorer, truncation_explorer,   the panels of lessons 00, 03, 04 and 01 as a browser shows them; the last has
 search_explorer, timing_explorer       recorded numbers where there is no GPU
-overlap_explorer, pivot_explorer       the panels on the recorded layers of the default model
+indexer_explorer, overlap_explorer     the panels of lessons 06 and 07
+pivot_explorer                         the panel on the recorded layers of the default model, with rivals
 threshold                              threshold_picture.py
 """
 
@@ -30,16 +31,12 @@ LESSONS = {
     "truncation_explorer": "03_truncation_hits.ipynb",
     "search_explorer": "04_pivot_search_and_ties.ipynb",
     "timing_explorer": "01_why_sorting_is_slow.ipynb",
-    "overlap_explorer": "overlap.ipynb",
+    "indexer_explorer": "06_queries_keys_indexer.ipynb",
+    "overlap_explorer": "07_query_overlap.ipynb",
     "pivot_explorer": "pivot.ipynb",
 }
 # Notebooks that are no lesson: one cell each.
 CELLS = {
-    "overlap.ipynb": """from activations import recorded
-from widgets import OverlapExplorer
-
-explorer = OverlapExplorer([recorded(f"index_layer_{n}") for n in (5, 11, 17)], layer=17, query=30)
-explorer""",
     "pivot.ipynb": """from activations import recorded
 from widgets import PivotExplorer
 

@@ -185,3 +185,74 @@ def test_bell_curve_lesson_in_dark(lab):
     assert lab.error == ""
     assert lab.console_errors == []
     assert lab.outgoing == []
+
+
+def looks_right(lab):
+    assert lab.contrast_offenders() == []
+    assert lab.clipped_texts() == []
+    assert lab.error == ""
+    assert lab.console_errors == [] and lab.outgoing == []
+
+
+def test_indexer_lesson(lab):
+    lab.open_notebook("06_queries_keys_indexer.ipynb", theme="light")
+    lab.run_all(timeout_s=90)
+    lab.wait_drawn()
+    lab.wait_for("() => qp.summary().includes(\"query 18 ' the' keeps 4 of 19 keys\")", 30)
+    looks_right(lab)
+    with lab.expect_change("kept", "dropped", "cut", "mass_kept"):
+        lab.press("k", "ArrowRight")
+    lab.wait_for("() => qp.summary().includes('keeps 5 of 19 keys')")
+    with lab.expect_change("kept", "zero", "mass_dropped"):
+        lab.page.locator(".qp-token", has_text="fox").first.click()
+    lab.wait_for("() => qp.summary().includes(\"query 3 ' fox' keeps 4 of 4 keys\")")
+    with lab.expect_change("kept", "mass_kept"):
+        lab.choose("layer", "17")
+    lab.set_text("k", 0)
+    lab.wait_for("() => qp.error().startsWith('k must be a whole number from 1 to 19')")
+    lab.set_text("k", 2)
+    lab.wait_for("() => qp.error() === '' && qp.summary().startsWith('layer 17') && qp.summary().includes('keeps 2')")
+    lab.switch_theme("dark")
+    looks_right(lab)
+
+
+@pytest.mark.model
+def test_indexer_lesson_reads_what_is_typed(lab):
+    with lab.expect_change("kept", "mass_kept", timeout_s=30):
+        lab.set_text("text", "<b>one</b> two")
+    lab.wait_for("() => qp.tokens().at(-1) === '␣two' && qp.summary().includes(\"' two' keeps 2 of\")", 30)
+    assert "".join(lab.tokens).startswith("<bos><b>one</b>")
+    lab.set_text("text", "")
+    lab.wait_for("() => qp.error().includes('empty')", 30)
+    lab.set_text("text", "again and again")
+    lab.wait_for("() => qp.error() === '' && qp.tokens().at(-1) === '␣again'", 30)
+    looks_right(lab)
+
+
+def test_overlap_lesson_in_dark(lab):
+    lab.open_notebook("07_query_overlap.ipynb", theme="dark")
+    lab.run_all(timeout_s=90)
+    lab.wait_drawn()
+    lab.wait_for(
+        "() => qp.summary().startsWith('layer 11, k = 512') && qp.trace('layers').x.every(x => x !== null)", 30
+    )
+    looks_right(lab)
+    with lab.expect_change("groups", "union_now", "joint_now"):
+        lab.press("g", "ArrowRight")
+    lab.click_plot(0.6, 0.17, subplot="x6y6")
+    lab.set_text("k", 64)
+    lab.wait_for("() => qp.summary().includes('k = 64 of up to 8,192 keys')")
+    looks_right(lab)
+
+
+def test_pivot_lesson(lab):
+    lab.open_notebook("08_pivot.ipynb", theme="light")
+    lab.run_all(timeout_s=120)
+    lab.wait_drawn()
+    lab.wait_for("() => qp.summary().includes('groups of 4 search once')", 60)
+    looks_right(lab)
+    with lab.expect_change("refine_c", timeout_s=30):
+        lab.press("g", "ArrowRight")
+    lab.wait_for("() => qp.summary().includes('groups of 5 search once')", 30)
+    lab.switch_theme("dark")
+    looks_right(lab)

@@ -1,4 +1,4 @@
-"""OverlapExplorer as a user meets it, on made-up layers with topics and on the live model; no lesson shows it yet."""
+"""OverlapExplorer as a user meets it, on made-up layers and on the live model; lesson 07 is in test_lessons.py."""
 
 import nbformat
 import pytest
