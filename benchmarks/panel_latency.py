@@ -1,7 +1,7 @@
 """How long a reader waits for a panel, measured in a real browser on a real JupyterLab.
 
     python benchmarks/panel_latency.py                 # the recorded rows of the default model, V = 262,144
-    python benchmarks/panel_latency.py --panels overlap pivot   # 64 made-up queries of 8 heads, 8,192 keys, attention
+    python benchmarks/panel_latency.py --panels indexer overlap pivot   # 64 made-up queries, 8,192 keys, attention
     python benchmarks/panel_latency.py --source live   # the default model from the cache; fresh rows as well
     python benchmarks/panel_latency.py --check         # exit status 1 when a target is missed
 
@@ -55,6 +55,7 @@ for n, smoothness in {5: 0.8, 11: 0.93, 17: 0.97}.items():
 """
 # Of a panel on an indexer: its class, and (control, trace that a step changes).
 INDEX_PANELS = {
+    "indexer": ("IndexerExplorer", [("k", "cut"), ("query", "dropped")]),
     "overlap": ("OverlapExplorer", [("k", "overlap"), ("g", "union_now")]),
     "pivot": ("PivotExplorer", [("k", "refine_c"), ("g", "members"), ("c", "now_c")]),
 }
@@ -122,7 +123,7 @@ def measure_index_panel(lab, name, count):
     lab.wait_drawn()
     lab.kernel("panel.wait(60)", 90)
     for control, trace in INDEX_PANELS[name][1]:
-        lab.kernel("panel.k.value, panel.g.value = 400, 2; panel.wait(60)", 90)
+        lab.kernel("panel.k.value, panel.g.value, panel.query.value = 400, 2, 20; panel.wait(60)", 90)
         lab.page.wait_for_timeout(1_000)
         # There and back: a group has few sizes.
         up, down = (partial(lab.key_to_painted_ms, control, trace, key=key) for key in ("ArrowRight", "ArrowLeft"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -89,31 +91,39 @@ def _layout() -> dict:
 
 def indexer_properties(view: IndexerView) -> Properties:
     """Everything a view sets: properties by trace name, and layout settings by path."""
-    traces = {**map_traces(view), **score_traces(view), **mass_traces(view)}
+    hover = [_hover(view, key) for key in view.stretch()]
+    traces = {**map_traces(view), **score_traces(view, hover), **mass_traces(view, hover)}
     layout = {f"annotations[{i}].text": text for i, text in enumerate(headings(view))}
     return traces, layout | axes(view)
 
 
 def map_traces(view: IndexerView) -> dict[str, dict]:
-    """Products of every head; what of them is added to the score, blank where ReLU makes it 0; the weights."""
+    """Products of every head; what of them is added to the score, blank where ReLU makes it 0; the weights.
+
+    Cells are columns of x, y and z: those travel as bytes, a matrix as JSON, which has no NaN.
+    """
     scored, keys, heads = view.scored, np.array(view.stretch()), np.arange(len(view.scored.weights))
     products = scored.products[:, keys]
     weighted = np.where(products > 0, scored.weighted[:, keys], np.nan)
-    tokens = [[escape(view.token_of(int(key))) for key in keys]] * len(heads)
-    place = {"x": keys, "y": heads, "text": tokens}
-    low, high = _ends(scored.products)
-    zeros = np.argwhere(products <= 0) if len(keys) <= FEW and len(heads) <= FEW else np.empty((0, 2), np.int64)
+    place = {"x": np.tile(keys, len(heads)).astype(np.float32), "y": np.repeat(heads, len(keys)).astype(np.float32)}
+    place["text"] = [_name(view, int(key)) for key in keys] * len(heads)
+    few = len(keys) <= FEW and len(heads) <= FEW
+    zeros = np.argwhere(products <= 0) if few else np.empty((0, 2), np.int64)
     return {
-        "products": {**place, "z": _cells(products), "zmin": low, "zmax": high},
-        "weighted": {**place, "z": _cells(weighted), **dict(zip(("zmin", "zmax"), _ends(scored.weighted)))},
+        "products": {**place, "z": products.ravel(), **dict(zip(("zmin", "zmax"), _ends(scored.products)))},
+        "weighted": {**place, "z": weighted.ravel(), **dict(zip(("zmin", "zmax"), _ends(scored.weighted)))},
         "zero": {"x": keys[zeros[:, 1]], "y": zeros[:, 0], "text": ["0"] * len(zeros)},
         "weights": {"x": scored.weights, "y": heads},
     }
 
 
-def _cells(values: np.ndarray) -> list[list[float | None]]:
-    """The same with None for NaN: plotly sends a matrix as JSON, which has no NaN."""
-    return np.where(np.isnan(values), None, values.astype(object)).tolist()
+@functools.lru_cache(maxsize=4096)
+def _escaped(token: str, limit: int) -> str:
+    return escape(token, limit)
+
+
+def _name(view: IndexerView, key: int, limit: int = 20) -> str:
+    return _escaped(view.token_of(key), limit)
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
@@ -122,7 +132,7 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
     return (min(0.0, float(known.min())), max(float(known.max()), 1e-9)) if known.size else (0.0, 1.0)
 
 
-def score_traces(view: IndexerView) -> dict[str, dict]:
+def score_traces(view: IndexerView, hover: list[str]) -> dict[str, dict]:
     """The score of each key, kept or dropped, and the cut between them."""
     keys = np.array(view.stretch())
     score, ends = view.scored.score[keys], [keys[0] - 0.5, keys[-1] + 0.5]
@@ -149,7 +159,7 @@ def _two(view: IndexerView, names: tuple[str, str], values: np.ndarray, texts: l
     return out
 
 
-def mass_traces(view: IndexerView) -> dict[str, dict]:
+def mass_traces(view: IndexerView, hover: list[str]) -> dict[str, dict]:
     """The share of its attention that the layer gives each key, on those that are kept and on the others."""
     if view.mass is None:
         nothing = {"x": [], "y": [], "text": [], "customdata": []}
@@ -157,7 +167,7 @@ def mass_traces(view: IndexerView) -> dict[str, dict]:
     keys = np.array(view.stretch())
     mass = view.mass[keys]
     texts = [f"{100 * one:.1f}" if one >= 0.0005 else "" for one in mass]
-    return _two(view, ("mass_kept", "mass_dropped"), mass, texts, [_hover(view, int(key)) for key in keys])
+    return _two(view, ("mass_kept", "mass_dropped"), mass, texts, hover)
 
 
 def _hover(view: IndexerView, key: int) -> str:
@@ -165,14 +175,14 @@ def _hover(view: IndexerView, key: int) -> str:
         return ""
     rank = f"rank {view.rank[key] + 1:,} of {view.count:,}, {'kept' if view.kept[key] else 'dropped'}"
     mass = "" if view.mass is None else f"<br>attention: {percent(float(view.mass[key]))}"
-    token = f"<b>{escape(view.token_of(key), 40)}</b>, position {key:,}"
+    token = f"<b>{_name(view, key, 40)}</b>, position {key:,}"
     return f"{token}<br>score {number(float(view.scored.score[key]))}, {rank}{mass}"
 
 
 def headings(view: IndexerView) -> list[str]:
     """What each part says above it."""
     green, grey = (f"<span style='color:{c}'>■</span>" for c in (theme.GREEN, theme.GREY))
-    query = f"<b>{escape(view.token_of(view.position))}</b>"
+    query = f"<b>{_name(view, view.position)}</b>"
     attention = "<b>Attention</b>: not known for this capture"
     if view.mass is not None:
         left = max(1 - view.captured, 0.0)
@@ -194,7 +204,7 @@ def axes(view: IndexerView) -> dict:
     """Axis settings that follow query and keys, by path."""
     keys, heads = view.stretch(), len(view.scored.weights)
     ends, rows = [keys.start - 0.5, keys.stop - 0.5], [heads - 0.5, -0.5]
-    labels = [escape(view.token_of(key), 14) for key in keys]
+    labels = [_name(view, key, 14) for key in keys]
     labels = [f"<b>{text}</b>" if key == view.position else text for key, text in zip(keys, labels)]
     layout = {f"xaxis{name}.range": ends for name in ("", 2, 3, 4)}
     layout |= {"xaxis4.tickvals": list(keys), "xaxis4.ticktext": labels}

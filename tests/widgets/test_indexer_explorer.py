@@ -57,10 +57,10 @@ def test_the_picture_is_the_formula_and_the_kernel_s_selection(make, capture, tr
         products = capture.q[row] @ capture.k.T
         score = capture.w[row] @ products.relu()
         kept = selected(capture, row, panel.k.value)
-        z = np.array(trace_of(panel, "products").z, dtype=float)
+        z = np.array(trace_of(panel, "products").z).reshape(4, -1)
         np.testing.assert_allclose(z[:, :seen], products[:, :seen], rtol=1e-5, atol=1e-4)
         assert np.isnan(z[:, seen:]).all(), "a later token is no key"
-        weighted = np.array(trace_of(panel, "weighted").z, dtype=float)
+        weighted = np.array(trace_of(panel, "weighted").z).reshape(4, -1)
         np.testing.assert_allclose(np.nansum(weighted, 0)[:seen], score[:seen], rtol=1e-4)
         assert (np.isnan(weighted[:, :seen]) == (products[:, :seen] <= 0).numpy()).all()
         assert len(trace_of(panel, "zero").x) == int((products[:, :seen] <= 0).sum())
@@ -94,7 +94,7 @@ def test_several_layers_open_on_the_middle_one(make, layers, trace_of):
     before = trace_of(panel, "products").z
     panel.layer.value = "17"
     panel.wait()
-    assert trace_of(panel, "products").z != before and panel.summary.startswith("layer 17, query 18")
+    assert (trace_of(panel, "products").z != before).any() and panel.summary.startswith("layer 17, query 18")
     assert drawn(trace_of(panel, "kept")) == selected(layers[2], 18, 4)
     assert make(layers, layer=5, query=2).summary.startswith("layer 5, query 2")
 
@@ -229,7 +229,7 @@ def test_a_text_that_cannot_be_read_is_told_and_what_is_seen_stays(make, tiny_mo
     panel.text.value = "x" * 100
     with pytest.raises(ValueError, match="64"):
         panel.wait(60)
-    assert "64" in panel.status and trace_of(panel, "products").z == before
+    assert "64" in panel.status and (trace_of(panel, "products").z == before).all()
     panel.k.value = 3
     panel.wait(60)
     assert len(drawn(trace_of(panel, "kept"))) == 3 and "64" in panel.status
