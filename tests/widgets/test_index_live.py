@@ -341,6 +341,15 @@ def test_c_follows_k_and_the_text_until_a_hand_sets_it(open_panel, tiny_model):
     assert panel.c.value == 10 and panel.summary.startswith("layer 0, k = 1 of up to 10 keys")
 
 
+def test_c_follows_the_text_also_where_k_was_chosen(open_panel, tiny_model):
+    panel = open_panel(PivotExplorer, tiny_model, text=TEXT, k=5)
+    assert panel.c.value == 12
+    for text, c in (("short", 6), (TEXT, 12)):  # all keys that there are, and again k + W + g - 1
+        panel.text.value = text
+        panel.wait(60)
+        assert (panel.k.value, panel.c.value) == (5, c)
+
+
 def test_a_text_that_comes_between_the_steps_of_a_search(open_panel, tiny_model, monkeypatch):
     from widgets import ranked_windows
 

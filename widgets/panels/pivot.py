@@ -117,8 +117,8 @@ class PivotExplorer(IndexPanel):
         """Twice k, as in the paper, and what is legal."""
         return min(max(2 * self.k.value, self._setting().least(self.g.value)), self.c.grid[-1])
 
-    def _follow(self) -> None:
-        super()._follow()
+    def _follow(self, with_k: bool) -> None:
+        super()._follow(with_k)
         if self._c_follows:
             self.c.value = self._usual_c()
 
