@@ -40,7 +40,7 @@ def close_widget(widget: w.Widget) -> None:
 
 
 class _Quantity(traitlets.TraitType):
-    """A number that the control itself checks; None is no number."""
+    """A value that the control itself checks; None is none."""
 
     default_value = 0
 
@@ -189,9 +189,31 @@ class Boxes(w.HBox):
             box.layout.display = "" if name in names else "none"
 
 
-def choice(label: str, options: list, value, tooltip: str = "") -> w.Dropdown:
+class Choice(w.Dropdown):
+    """A drop-down list that says what it accepts; a text may also be given as what it is written from (layer 11)."""
+
+    value = _Quantity()
+
+    def check(self, given):
+        """The option that is meant; ValueError when there is none."""
+        for value in self._options_values:
+            if self.equals(value, given):
+                return value
+        known = ", ".join(map(repr, self._options_values))
+        raise ValueError(f"{self.description} must be one of {known}, got {given!r}")
+
+
+def _is_meant(value, given) -> bool:
+    """Whether an option is what was given; True is not 1."""
+    if isinstance(value, str):
+        return value == str(given)
+    return isinstance(value, bool) == isinstance(given, bool) and bool(value == given)
+
+
+def choice(label: str, options: list, value, tooltip: str = "") -> Choice:
     """A drop-down list. `options` are values or (text, value) pairs."""
-    return w.Dropdown(
+    return Choice(
+        equals=_is_meant,
         description=label,
         options=options,
         value=value,

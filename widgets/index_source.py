@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from activations import IndexCapture, load_capture
+from qp_kernels.pivot.checks import LARGEST_D
 
 UNPACK = "q, k, w, lo, hi = capture.q, capture.k, capture.w, capture.lo, capture.hi"
 BOUNDS = "lo, hi = torch.zeros(len(q), dtype=torch.int64), torch.arange(len(k) - len(q) + 1, len(k) + 1)"
@@ -44,6 +45,9 @@ class Layer:
         if not len(self.capture.q) or not len(self.capture.k):
             shape = f"{len(self.capture.q)} queries and {len(self.capture.k)} keys"
             raise ValueError(f"an indexer needs at least one query and one key, got {shape}")
+        _, heads, width = self.capture.q.shape
+        if not heads or not 1 <= width <= LARGEST_D:
+            raise ValueError(f"an indexer has at least one head, of 1 to {LARGEST_D} numbers, got {heads} of {width}")
 
 
 def open_layers(source) -> list[Layer]:
@@ -64,7 +68,14 @@ def _several(sources: list[tuple]) -> list[Layer]:
     if not sources:
         raise ValueError("no layer was given: " + ACCEPTED)
     where = "captures = ...  # the layers of this panel"
-    layers = [_open(one, name, f"{where}\ncapture = captures[{index!r}]") for name, index, one in sources]
+    layers = []
+    for name, index, one in sources:
+        try:
+            layers.append(_open(one, name, f"{where}\ncapture = captures[{index!r}]"))
+        except (TypeError, ValueError, OSError) as refused:
+            kinds = (TypeError, FileNotFoundError, OSError, ValueError)
+            kind = next(kind for kind in kinds if isinstance(refused, kind))
+            raise kind(f"layer {name}: {refused}") from refused
     if len({layer.name for layer in layers}) < len(layers):
         raise ValueError(f"layers must differ in name as text, got {[layer.name for layer in layers]}")
     return layers
@@ -85,6 +96,12 @@ def _open(source, name, code: str) -> Layer:
     if isinstance(source, (list, tuple)) and _are_tensors(source):
         made = code.replace("capture = ...  # the IndexCapture", "q, k, w = ...  # the tensors")
         made = made.replace("capture = captures[", "q, k, w = captures[").split("\n")
+        if any(isinstance(one, np.ndarray) for one in source):
+            made = [
+                "import numpy as np",
+                *made,
+                "q, k, w = (torch.as_tensor(np.ascontiguousarray(x)) for x in (q, k, w))",
+            ]
         return _from_tensors(name, dict(zip("qkw", source)), ("import torch", *made, BOUNDS))
     raise TypeError(f"{ACCEPTED}; got {type(source).__name__}")
 
@@ -119,9 +136,14 @@ def _open_file(path: Path, name) -> Layer:
     return _from_tensors(name, arrays, (*made, BOUNDS), path.name)
 
 
+def _tensor(value: torch.Tensor | np.ndarray) -> torch.Tensor:
+    """A tensor as it is, an array as one: torch knows no negative strides."""
+    return torch.as_tensor(np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value).detach()
+
+
 def _from_tensors(name, parts: dict, code: tuple[str, ...], title: str = "tensors") -> Layer:
     """Queries that are the last positions of the keys, without a text."""
-    tensors = {key: torch.as_tensor(value).detach() for key, value in parts.items()}
+    tensors = {key: _tensor(value) for key, value in parts.items()}
     q, k = tensors["q"], tensors["k"]
     if q.ndim != 3 or k.ndim != 2:
         raise ValueError(f"q must be [T, H, D] and k [N, D], got {list(q.shape)} and {list(k.shape)}")

@@ -127,8 +127,8 @@ def _name(view: IndexerView, key: int, limit: int = 20) -> str:
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
-    """From the least value, or 0, to the largest: of all keys, so that colours keep their meaning along a text."""
-    known = values[~np.isnan(values)]
+    """From the least finite value, or 0, to the largest; of all keys, so colours keep their meaning along a text."""
+    known = values[np.isfinite(values)]
     return (min(0.0, float(known.min())), max(float(known.max()), 1e-9)) if known.size else (0.0, 1.0)
 
 
@@ -142,7 +142,7 @@ def score_traces(view: IndexerView, hover: list[str]) -> dict[str, dict]:
         **_two(view, ("kept", "dropped"), score, [f"{one:.3g}" for one in score], hover),
         "cut": {
             "x": ends * known,
-            "y": [view.cut] * 2 * known,
+            "y": np.full(2 * known, view.cut),
             "text": ["", f" cut: {view.cut:.3g}"] * known,
         },
     }
@@ -214,13 +214,9 @@ def axes(view: IndexerView) -> dict:
         layout[f"yaxis{name}.range"] = rows
     for name in ("", 2):
         layout[f"yaxis{name}.dtick"] = 1 if heads <= 8 else None
-    known = view.scored.score[~np.isnan(view.scored.score)]
-    layout["yaxis3.range"] = [
-        1.15 * min(0.0, float(known.min(initial=0))),
-        1.2 * max(float(known.max(initial=0)), 1e-9),
-    ]
-    highest = 1.0 if view.mass is None else float(view.mass.max(initial=0))
+    low, high = _ends(view.scored.score)
+    layout["yaxis3.range"] = [1.15 * low, 1.2 * high]
+    highest = 1.0 if view.mass is None else _ends(view.mass)[1]
     layout["yaxis4.range"] = [0, 1.25 * max(highest, 1e-3)]
-    weights = view.scored.weights
-    layout["xaxis5.range"] = [1.1 * min(0.0, float(weights.min())), 1.1 * max(float(weights.max()), 1e-9)]
+    layout["xaxis5.range"] = [1.1 * end for end in _ends(view.scored.weights)]
     return layout

@@ -33,7 +33,7 @@ class Scored:
 
     Attributes:
         products: [H, N], q_j · k_s of every head. weights: [H].
-        score: [N], the weighted sum over heads of the positive products.
+        score: [N], the weighted sum over heads of the positive products, as it was ranked.
     """
 
     products: np.ndarray
@@ -42,16 +42,17 @@ class Scored:
 
     @classmethod
     @in_float32
-    def of(cls, capture, row: int) -> Scored:
+    def of(cls, capture, row: int, score: np.ndarray) -> Scored:
         products = (capture.q[row].float() @ capture.k.float().t()).cpu().numpy()
         products[:, : int(capture.lo[row])] = products[:, int(capture.hi[row]) :] = np.nan
         weights = capture.w[row].float().cpu().numpy()
-        return cls(products, weights, weights @ np.maximum(products, 0))
+        return cls(products, weights, score)
 
     @property
     def weighted(self) -> np.ndarray:
-        """[H, N]: what each head adds to each score."""
-        return self.weights[:, None] * np.maximum(self.products, 0)
+        """[H, N]: what each head adds to each score; NaN also for an infinite weight of nothing."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self.weights[:, None] * np.maximum(self.products, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +105,8 @@ class IndexerView(IndexView):
     def mass(self) -> np.ndarray | None:
         """[N]: what the layer's own attention gives each key of this query; None where that is not known."""
         mass = self.layer.capture.mass
-        return None if mass is None else mass[self.query].float().cpu().numpy()
+        row = None if mass is None else mass[self.query].float().cpu().numpy()
+        return None if row is None or np.isnan(row).any() else row
 
     @property
     def captured(self) -> float:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import torch
 
+CLOSED = "this panel is closed; make a new one"
 _alive: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
@@ -105,7 +106,7 @@ class Worker:
         """Ask for `fn(job)`, not before `delay_s` from now. A request of the same kind that waits is dropped."""
         with self._wake:
             if self._closed:
-                raise RuntimeError("this panel is closed; make a new one")
+                raise RuntimeError(CLOSED)
             if kind not in self.kinds:
                 raise ValueError(f"kind must be one of {self.kinds}, got {kind!r}")
             self._waiting[kind] = (time.monotonic() + delay_s, fn)
@@ -144,6 +145,11 @@ class Worker:
     def is_current(self) -> bool:
         """Whether the caller is a job."""
         return threading.current_thread() is self._thread
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more work."""
+        return self._closed
 
     @property
     def alive(self) -> bool:

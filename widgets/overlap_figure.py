@@ -146,7 +146,10 @@ def overlap_properties(view: OverlapView) -> Properties:
 
 
 def map_traces(view: OverlapView) -> dict[str, dict]:
-    """The map, squares around its groups of g, and a frame around the open query's row and column."""
+    """The map, squares around its groups of g, and a frame around the open query's row and column.
+
+    The map's cells are columns of x, y and z: those travel as bytes, a matrix as JSON, which has no NaN.
+    """
     rows, starts = np.arange(view.rows.start, view.rows.stop), view.chosen.groups(view.g)
     low, high = rows[0] + starts - 0.5, rows[0] + starts + view.g - 0.5
     gap = np.full(len(starts), np.nan)
@@ -158,7 +161,11 @@ def map_traces(view: OverlapView) -> dict[str, dict]:
     column = [q - 0.5, q + 0.5, q + 0.5, q - 0.5, q - 0.5, None]
     row = [first, first, last, last, first, None]
     return {
-        "map": {"x": rows, "y": rows, "z": view.chosen.overlap.astype(np.float32)},
+        "map": {
+            "x": np.tile(rows, len(rows)).astype(np.float32),
+            "y": np.repeat(rows, len(rows)).astype(np.float32),
+            "z": view.chosen.overlap.ravel().astype(np.float32),
+        },
         "groups": squares if view.g > 1 else {"x": np.empty(0), "y": np.empty(0)},
         "here": {"x": [*column, *row], "y": [*row, *column]},
     }

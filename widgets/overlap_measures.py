@@ -75,12 +75,17 @@ class Chosen:
         return distances, np.bincount(which, overlap[usable], len(distances)) / np.maximum(counts, 1)
 
     @cached_property
-    def adjacent(self) -> float:
-        """Mean overlap of neighbouring queries, `ranked.step` tokens apart; NaN without any."""
+    def near(self) -> np.ndarray:
+        """Rows whose next one is a neighbour, `ranked.step` tokens apart in the same sequence; both select keys."""
         ranked = self.ranked
         near = np.flatnonzero((np.diff(ranked.positions) == ranked.step) & (ranked.lo[1:] == ranked.lo[:-1]))
-        near = near[(self.size[near] > 0) & (self.size[near + 1] > 0)]
-        if not ranked.step or not len(near):
+        return near[(self.size[near] > 0) & (self.size[near + 1] > 0) & (ranked.step > 0)]
+
+    @cached_property
+    def adjacent(self) -> float:
+        """Mean overlap of neighbouring queries; NaN without any."""
+        near = self.near
+        if not len(near):
             return np.nan
         shared = np.bitwise_count(self.bits[near] & self.bits[near + 1]).sum(1, dtype=np.int64)
         return float((shared / np.maximum(self.size[near], self.size[near + 1])).mean())

@@ -123,6 +123,23 @@ def notes(view: OverlapView) -> list[str]:
     return out
 
 
+def comparing(view: OverlapView) -> list[str]:
+    """Lines of Python that make the view's numbers of `indices`; they name the rows where not all of them count."""
+    near, starts, T, g = view.chosen.near, view.chosen.groups(view.g), len(view.rows), view.g
+    lines, first, second, grouped = [], "indices[:-1]", "indices[1:]", "indices"
+    if len(near) < T - 1:
+        lines.append(f"near = {near.tolist()}  # rows whose next one is a neighbour; both select keys")
+        first, second = "indices[near]", "indices[[row + 1 for row in near]]"
+    if not np.array_equal(starts, np.arange(0, T - g + 1, g)):
+        lines.append(f"starts = {starts.tolist()}  # first rows of the groups whose members all select keys")
+        grouped = f"indices[[row + member for row in starts for member in range({g})]]"
+    return [
+        *lines,
+        f"adjacent = index_metrics.overlap({first}, {second}).mean()",
+        f"joint, union = (part.mean() for part in index_metrics.joint_and_union({grouped}, {g}))",
+    ]
+
+
 def frames(view: OverlapView) -> dict[str, dict]:
     """Columns of the tables that `to_frame` gives."""
     chosen, ranked, rows = view.chosen, view.chosen.ranked, np.arange(len(view.rows))

@@ -28,7 +28,7 @@ def g_traces(view: PivotView) -> dict[str, dict]:
     curves, g = view.curves, view.at.g
     refine, reuse = view.share("refine"), view.share("reuse")
     y, text = [refine, reuse], [f" {rough(refine)}", rough(reuse) if g > 1 else ""]
-    own = [] if view.mass is None else [view.mass[0]] * 2
+    own = [] if view.mass is None else _gaps([view.mass[0]] * 2)
     return {
         "refine_g": {"x": curves.g, "y": _gaps(curves.refine)},
         "reuse_g": {"x": curves.g, "y": _gaps(curves.reuse)},
@@ -53,7 +53,10 @@ def c_traces(view: PivotView) -> dict[str, dict]:
         "refine_c": {"x": curves.c, "y": _gaps(curves.over_c)},
         "refine_mass_c": {"x": curves.c, "y": _gaps(curves.over_c_mass)},
         "reuse_c": {"x": ends, "y": _gaps([reuse] * 2)},
-        "attention_c": {"x": [] if view.mass is None else ends, "y": [] if view.mass is None else [view.mass[0]] * 2},
+        "attention_c": {
+            "x": [] if view.mass is None else ends,
+            "y": [] if view.mass is None else _gaps([view.mass[0]] * 2),
+        },
         "now_c": {"x": [c], "y": _gaps([refine]), "text": [f" c = {c:,}" if c < ends[1] / 4 else ""]},
     }
 

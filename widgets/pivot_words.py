@@ -46,6 +46,8 @@ def _saved(view: PivotView) -> str:
     less = view.less(view.at.mode)
     if not view.systems["dense"].cost.operations:
         return "nothing to search"
+    if f"{less:.2f}" == "1.00":
+        return f"{NAMES[view.at.mode]} makes as many multiply-adds as dense"
     change = f"{less:.2f} × fewer multiply-adds than" if less >= 1 else f"{1 / less:.2f} × as many multiply-adds as"
     return f"{NAMES[view.at.mode]} makes {change} dense"
 
@@ -175,7 +177,8 @@ def _row(view: PivotView, name: str, with_mass: bool) -> list[str]:
     us = view.times_us.get(name)
     time = "–" if us is None else f"{us:,.0f} µs" if us < 1e4 else f"{us / 1e3:,.1f} ms"
     parts = [one.cost.scan, one.cost.choose, one.cost.rescore, one.cost.operations]
-    cost = [*map(_millions, parts), f"{view.less(name):.2f}", f"{one.cost.bytes / MEBI:,.1f}"]
+    less = view.less(name)
+    cost = [*map(_millions, parts), f"{less:.2f}" if np.isfinite(less) else "–", f"{one.cost.bytes / MEBI:,.1f}"]
     return [title, *kept, *cost, *[time] * with_time]
 
 

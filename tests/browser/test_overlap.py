@@ -56,7 +56,7 @@ def test_it_opens_quietly(overlap):
     assert overlap.console_errors == [] and overlap.outgoing == []
     assert overlap.page.evaluate("qp.fill(0)") == pytest.approx(1, abs=0.03)
     assert overlap.summary.startswith("layer 11, k = 512 of up to 8,192 keys")
-    assert len(overlap.trace("layers")["x"]) == 3 and len(overlap.trace("map")["z"]) == 64
+    assert len(overlap.trace("layers")["x"]) == 3 and len(overlap.trace("map")["z"]) == 64 * 64
     looks_right(overlap)
 
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -67,6 +68,19 @@ def open_panel():
 def trace_of():
     """trace_of(panel or figure, name): the trace of that name."""
     return lambda shown, name: next(t for t in getattr(shown, "figure", shown).data if t.name == name)
+
+
+@pytest.fixture(scope="session")
+def map_of(trace_of):
+    """map_of(panel): the cells of its map as a matrix, whose x, y and z are columns."""
+
+    def cells(panel):
+        drawn = trace_of(panel, "map")
+        rows = np.unique(drawn.y)
+        assert (drawn.x == np.tile(rows, len(rows))).all() and (drawn.y == np.repeat(rows, len(rows))).all()
+        return drawn.z.reshape(len(rows), len(rows))
+
+    return cells
 
 
 @pytest.fixture(scope="session")

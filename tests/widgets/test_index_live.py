@@ -39,27 +39,27 @@ def refused(panel, words):
     assert words.split(".*")[0].replace("\\", "") in panel.status
 
 
-def test_what_is_drawn_is_the_model_s_own_index(panel, tiny_model, trace_of):
+def test_what_is_drawn_is_the_model_s_own_index(panel, tiny_model, map_of):
     captures = capture_index(tiny_model, TEXT, layer=[0, 1, 2])
     for name, capture in zip("012", captures):
         panel.layer.value = name
         panel.wait(60)
         indices = dense_topk(capture.q, capture.k, capture.w, 5, lo=capture.lo, hi=capture.hi)
         z = index_metrics.overlap(indices[-1].expand_as(indices).contiguous(), indices)
-        assert trace_of(panel, "map").z[-1] == pytest.approx(z.numpy())
+        assert map_of(panel)[-1] == pytest.approx(z.numpy())
     assert panel.to_frame("layers")["layer"].tolist() == ["0", "1", "2"]
     assert panel.query.value == 35 and panel.to_frame()["token"].tolist()[1:] == list(TEXT)
     assert panel.caption.startswith("tiny · layer 2 · attention · float32 · cpu · queries 0 to 35 of 36")
     assert "".join(panel.strip.tokens) == "<bos>" + TEXT
 
 
-def test_a_new_text_is_a_new_picture_at_its_last_query(panel, trace_of):
+def test_a_new_text_is_a_new_picture_at_its_last_query(panel, map_of):
     panel.layer.value = "1"
     panel.query.value = 7
     panel.wait(60)
     panel.text.value = "another text of other words"
     panel.wait(60)
-    assert len(trace_of(panel, "map").z) == 28 and panel.query.value == 27 and panel.layer.value == "1"
+    assert len(map_of(panel)) == 28 and panel.query.value == 27 and panel.layer.value == "1"
     assert panel.k.limit == 28 and panel.k.value == 5 and panel.query.limit == panel.place.limit == 27
     assert "shares" in panel.summary and panel.summary.startswith("layer 1, k = 5 of up to 28 keys")
 

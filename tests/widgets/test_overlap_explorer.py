@@ -44,7 +44,7 @@ def make(open_panel):
     return functools.partial(open_panel, OverlapExplorer)
 
 
-def test_the_picture_is_that_of_the_dense_selection(make, capture, trace_of):
+def test_the_picture_is_that_of_the_dense_selection(make, capture, trace_of, map_of):
     panel = make(capture, k=20, g=3)
     for settings in ({}, {"k": 77}, {"g": 8}, {"query": 4}, {"k": N}, {"k": 1, "query": 0}):
         for name, value in settings.items():
@@ -52,7 +52,7 @@ def test_the_picture_is_that_of_the_dense_selection(make, capture, trace_of):
         panel.wait()
         k, g, query = panel.k.value, panel.g.value, panel.query.value
         indices = selected(capture, k)
-        z = trace_of(panel, "map").z
+        z = map_of(panel)
         for row in (0, 9, 31):
             expected = index_metrics.overlap(indices[row].expand_as(indices).contiguous(), indices)
             np.testing.assert_allclose(z[row], expected.numpy(), rtol=1e-6)
@@ -156,10 +156,12 @@ def test_the_text_marks_the_keys_and_is_escaped(make, capture, trace_of):
 def test_a_click_in_a_long_list_of_queries_opens_its_window(make, trace_of):
     many = made(T=150)
     panel = make(many, k=30)
-    assert trace_of(panel, "map").x.tolist() == list(range(86, 150)) and "queries 86 to 149 of 150" in panel.caption
+    assert (
+        trace_of(panel, "map").x[:64].tolist() == list(range(86, 150)) and "queries 86 to 149 of 150" in panel.caption
+    )
     panel.query.value = 3
     panel.wait()
-    assert trace_of(panel, "map").x.tolist() == list(range(64))
+    assert trace_of(panel, "map").x[:64].tolist() == list(range(64))
     expected = float(index_metrics.overlap_by_distance(selected(many, 30, slice(0, 64)), [1]))
     assert trace_of(panel, "adjacent").y[0] == pytest.approx(expected)
     scope = {"given": many}
@@ -237,7 +239,7 @@ def test_one_key(make):
     assert "k = 1 of up to 1 keys (100 %)" in panel.summary
 
 
-def test_equal_scores_and_nan(make, capture, trace_of):
+def test_equal_scores_and_nan(make, capture, trace_of, map_of):
     panel = make(replace(capture, q=torch.zeros_like(capture.q)), k=10)
     assert "32 of 32 queries score all keys alike: the lowest positions are taken" in panel.summary
     assert trace_of(panel, "adjacent").y[0] == 1
@@ -246,7 +248,7 @@ def test_equal_scores_and_nan(make, capture, trace_of):
     panel = make(replace(capture, q=q), k=10)
     assert "2 of 32 queries select nothing: they see no key, or every score is NaN" in panel.summary
     assert "query 31 (position 599 'topic" in panel.summary and "selects no key" in panel.summary
-    assert np.isnan(trace_of(panel, "map").z[3]).all() and not np.isnan(trace_of(panel, "map").z[4, 5])
+    assert np.isnan(map_of(panel)[3]).all() and not np.isnan(map_of(panel)[4, 5])
     panel = make(replace(capture, q=torch.full_like(q, torch.nan)), k=10)
     assert "no two neighbouring queries" in panel.summary and panel.status == ""
 

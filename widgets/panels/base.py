@@ -13,7 +13,7 @@ import traitlets
 
 from widgets import theme
 from widgets.controls import button, close_widget
-from widgets.jobs import Worker
+from widgets.jobs import CLOSED, Worker
 from widgets.painting import add_slider, send_whole
 from widgets.strip import TokenStrip
 
@@ -32,6 +32,7 @@ class Panel(w.VBox):
     summary = traitlets.Unicode("")
     status = traitlets.Unicode("")
     updates_per_s = traitlets.Float(10.0, min=0.1)
+    _view = None  # what is drawn, as the subclass describes it
     _worker: Worker | None = None  # a panel refused for its arguments has none, and is still closed by its destructor
 
     def __init__(self, figure: go.Figure, kinds: tuple[str, ...]):
@@ -70,6 +71,7 @@ class Panel(w.VBox):
 
     def wait(self, timeout_s: float = 30.0) -> None:
         """Block until the figure holds the newest data. Raises TimeoutError, or re-raises the error of a last job."""
+        self._need_open()
         self._worker.wait(timeout_s)
 
     def cancel(self) -> None:
@@ -114,6 +116,16 @@ class Panel(w.VBox):
         if slider is not None:
             add_slider(figure, *self._slider_views(slider, steps))
         return write_html(figure, path)
+
+    def _need_open(self) -> None:
+        if self._worker is None or self._worker.closed:
+            raise RuntimeError(CLOSED)
+
+    def _need_view(self):
+        self._need_open()
+        if self._view is None:
+            raise RuntimeError("nothing is drawn yet; call wait() first")
+        return self._view
 
     @property
     def caption(self) -> str:

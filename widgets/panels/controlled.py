@@ -24,7 +24,6 @@ class ControlledPanel(Panel):
     sliders: tuple[str, ...] = ()
 
     def __init__(self, figure: go.Figure, kinds: tuple[str, ...]):
-        self._view = None  # what is drawn, as the subclass describes it
         self._caption = ""
         self.computed_ms: list[float] = []
         super().__init__(figure, kinds)
@@ -98,11 +97,6 @@ class ControlledPanel(Panel):
     def owned(self) -> list[w.Widget]:
         controls = list(vars(self._controls).values()) if hasattr(self, "_controls") else []
         return [*super().owned(), *controls, *(part for c in controls for part in getattr(c, "children", ()))]
-
-    def _need_view(self):
-        if self._view is None:
-            raise RuntimeError("nothing is drawn yet; call wait() first")
-        return self._view
 
     def release(self) -> None:
         self._view = None

@@ -300,7 +300,11 @@ class IndexPanel(ControlledPanel):
                 setattr(self.strip, name, index_view.inside(keys, shown))
 
     def _slider_grid(self, name: str) -> list:
-        return list(self._need_view().rows) if name == "query" else super()._slider_grid(name)
+        if name != "query":
+            return super()._slider_grid(name)
+        # The last window of a layer may begin in the one before it, where some of its queries have another window.
+        key = self._key(self._shown)
+        return [row for row in self._need_view().rows if self._key(self._shown._replace(query=row)) == key]
 
     def release(self) -> None:
         super().release()

@@ -42,7 +42,7 @@ class IndexerExplorer(IndexPanel):
     with_mass = True
 
     def __init__(self, source, *, k=4, query=-1, layer=None, text=None, backend="auto"):
-        self._scored: OrderedDict[tuple[str, int], Scored] = OrderedDict()
+        self._scored: OrderedDict[tuple[Key, int], Scored] = OrderedDict()
         if (k := whole_number("k", k)) < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         super().__init__(source, query=query, layer=layer, backend=backend, text=text, k=k)
@@ -85,12 +85,13 @@ class IndexerExplorer(IndexPanel):
         return False
 
     def _look(self, at: Setting) -> IndexerView:
-        layer, key = self._layers[at.layer], (at.layer, at.query)
+        layer, window = self._layers[at.layer], self._key(at)
+        ranked, key = self._ranked[window], (window, at.query)
         if key not in self._scored:
-            self._scored[key] = Scored.of(layer.capture, at.query)
+            self._scored[key] = Scored.of(layer.capture, at.query, ranked.scores[at.query - window.first])
             while len(self._scored) > SCORED_AT_HAND:
                 self._scored.popitem(last=False)
-        return IndexerView(layer, at.query, at.place, self._ranked[self._key(at)], self._scored[key], at.k)
+        return IndexerView(layer, at.query, at.place, ranked, self._scored[key], at.k)
 
     def _paint_view(self, view: IndexerView) -> None:
         with self._lock:

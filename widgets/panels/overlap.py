@@ -156,7 +156,6 @@ class OverlapExplorer(IndexPanel):
                 "from qp_kernels.pivot import dense_topk",
                 *view.layer.code,
                 f"indices = dense_topk(q{part}, k, w{part}, {view.chosen.k}, {bounds})",
-                "adjacent = index_metrics.overlap(indices[:-1], indices[1:]).mean()",
-                f"joint, union = (part.mean() for part in index_metrics.joint_and_union(indices, {view.g}))",
+                *overlap_view.comparing(view),
             ]
         )

@@ -93,7 +93,7 @@ class PivotExplorer(IndexPanel):
         self._pattern = "F"  # the last one that was legal
         self._c_follows = c is None  # k and the text, until a hand sets it
         more = {"c": c, "g": g, "window": 0 if window is None else window, "mode": mode, "proxy": proxy, "guard": guard}
-        more |= {"phase": phase, "rivals": tuple(rivals), "pattern": pattern, "r": r}
+        more |= {"phase": phase, "rivals": (rivals,) if isinstance(rivals, str) else rivals, "pattern": pattern, "r": r}
         super().__init__(source, query=query, layer=layer, backend=backend, text=text, k=k, **more)
 
     def _empty_figure(self, names: list[str]):
@@ -102,9 +102,7 @@ class PivotExplorer(IndexPanel):
     def _new_controls(self, names: list[str]) -> PivotControls:
         return PivotControls(names)
 
-    def _start(self, *, k, c, guard, pattern, mode, proxy, phase, **more) -> None:
-        for name, value in (("mode", mode), ("proxy", proxy), ("phase", phase)):
-            _choose(name, getattr(self, name), value)
+    def _start(self, *, k, c, guard, pattern, **more) -> None:
         _choose_guard(self.guard, guard)
         super()._start(k=k, **more)
         self.c.value = self._usual_c() if c is None else min(c, self.c.grid[-1]) if type(c) is int else c
@@ -256,13 +254,6 @@ class PivotExplorer(IndexPanel):
 def _timed(at: Setting, key: Key) -> tuple:
     """What a measured time depends on."""
     return key, at.k, at.g, at.rule(), at.proxy, at.mode
-
-
-def _choose(name: str, control, value) -> None:
-    known = [one for _, one in control._options_full]
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
-    control.value = value
 
 
 def _choose_guard(control, guard) -> None:

@@ -268,11 +268,6 @@ class TimingExplorer(Panel):
         controls = list(vars(self._controls).values()) if hasattr(self, "_controls") else []
         return [*super().owned(), *controls, *(part for c in controls for part in getattr(c, "children", ()))]
 
-    def _need_view(self) -> TimingView:
-        if self._view is None:
-            raise RuntimeError("nothing is drawn yet; call wait() first")
-        return self._view
-
     def release(self) -> None:
         self._live.release()
         self._view = None
