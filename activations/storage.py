@@ -6,9 +6,7 @@ model. Strings travel as one block of UTF-8 with offsets.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from .capture import DTYPES, HiddenRows, LogitCapture, StoredRows
 from .head import Head
 from .index_capture import IndexCapture
 from .models import dtype_name
-from .tensor_file import save_tensors
+from .tensor_file import opened, replace_tensors
 from .tokens import as_ids, placeholder
 
 SCHEMA = "qp-explorer/logit-capture/1"
@@ -116,17 +114,7 @@ def _pack(strings: list[str], ids: Sequence[int]) -> tuple[torch.Tensor, torch.T
 
 
 def _write(path: Path, tensors: dict, content: dict, schema: str = SCHEMA) -> None:
-    working = path.with_name(f".{path.name}.{os.getpid()}")
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        save_tensors(plain, working, {"schema": schema, "content": json.dumps(content)})
-        working.replace(path)
-    except Exception as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise OSError(f"cannot write {path}: {reason}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            working.unlink(missing_ok=True)
+    replace_tensors(tensors, path, {"schema": schema, "content": json.dumps(content)})
 
 
 def load_capture(path: str | Path) -> LogitCapture | IndexCapture:
@@ -154,7 +142,7 @@ def load_logits(path: str | Path) -> torch.Tensor:
     Raises:
         ValueError: the file is damaged or holds several tensors, none of them called "logits".
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         names = list(file.keys())
         if "logits" not in names and len(names) != 1:
             raise ValueError(f"{path} holds the tensors {names}; name one of them 'logits'")
@@ -163,25 +151,13 @@ def load_logits(path: str | Path) -> torch.Tensor:
 
 def is_capture(path: str | Path) -> bool:
     """Whether a whole safetensors file says that it is a capture, of whatever schema version."""
-    with _opened(path) as file:
+    with opened(path) as file:
         return "schema" in (file.metadata() or {})
-
-
-@contextlib.contextmanager
-def _opened(path: str | Path):
-    """A safetensors file; ValueError when it is damaged."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from error
 
 
 def _read(path: Path) -> tuple[str, dict, dict]:
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             metadata = file.metadata() or {}
             if (schema := metadata.get("schema")) not in MAKERS:
                 known = " and ".join(map(repr, MAKERS))

@@ -26,7 +26,9 @@ import oracle_torch  # noqa: E402
 
 from activations import save_capture, texts  # noqa: E402
 from activations.capture import LogitCapture, StoredRows  # noqa: E402
-from activations.record import DERIVED, FOLDER, write_provenance  # noqa: E402
+from activations.provenance import write_provenance  # noqa: E402
+from activations.record import DERIVED, FOLDER  # noqa: E402
+from activations.storage import SCHEMA  # noqa: E402
 from qp_kernels import results  # noqa: E402
 from qp_kernels.qrita import top_k_top_p  # noqa: E402
 
@@ -214,6 +216,7 @@ def write_capture(found: LogitCapture, cases: list[dict], folder: Path) -> Path:
     write_provenance(
         path,
         {key: value for key, value in meta.items() if key not in ("cases", "context")},
+        schema=SCHEMA,
         command="python benchmarks/other_samplers.py --record",
         rows="positions of a long text where another sampler keeps another set: float32 logits, and those of the "
         f"bf16 head; meta.cases has both sets, meta.context the length of the text that the model had read, of which "
