@@ -21,7 +21,15 @@ _FINAL_NORMS = {"norm", "final_norm", "final_layernorm", "final_layer_norm", "ln
 
 
 def hidden_states(
-    model, ids: torch.Tensor, layer: int | None, progress: Progress, done: int, total: int, *, cached: bool = False
+    model,
+    ids: torch.Tensor,
+    layer: int | None,
+    progress: Progress,
+    done: int,
+    total: int,
+    *,
+    cached: bool = False,
+    chunk: int | None = None,
 ):
     """Head inputs of one text, in chunks that reuse the model's cache.
 
@@ -30,16 +38,18 @@ def hidden_states(
         layer: None for the model's output, else the output of that layer (0: the embeddings) after the final norm.
         done, total: Tokens before this text and in all, for `progress`, which may raise to stop.
         cached: Let the model keep a cache even of a text that is one chunk.
+        chunk: Tokens read at once; None is `CHUNK`.
     Returns:
         hidden [T, H]; what the head saw at the last position [1, H]; the logits [V] that the model made of it.
     Raises:
         RuntimeError: the model does not call its head, or its final norm cannot be found.
     """
     parts, cache, last, own = [], None, None, None
-    chunked, start = len(ids) > CHUNK, 0
+    chunk = chunk or CHUNK
+    chunked, start = len(ids) > chunk, 0
     while start < len(ids):
         # A model whose cache cannot be continued by a chunk gets the whole text at once instead.
-        stop = min(start + CHUNK, len(ids)) if chunked else len(ids)
+        stop = min(start + chunk, len(ids)) if chunked else len(ids)
         arguments = {"input_ids": ids[None, start:stop], "use_cache": chunked or cached}
         if cache is not None:
             accepted = inspect.signature(model.forward).parameters

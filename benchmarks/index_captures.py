@@ -18,11 +18,9 @@ import torch
 
 import activations
 from activations import texts
-from qp_kernels import index_metrics as metrics
+from activations.index_quality import measured, spread_queries
 from qp_kernels import results
-from qp_kernels.pivot import dense_topk, pivot_topk
 
-RUN = 16  # neighbouring queries
 CHARACTERS_A_TOKEN = 5
 
 
@@ -39,7 +37,7 @@ def main() -> int:
         record, _ = captured(lm, ids, layers[-1:], device=options.device)
         records.append(record)
         print(line(record), flush=True)
-        positions = queries(n_tokens, options.queries)
+        positions = spread_queries(n_tokens, options.queries)
         record, captures = captured(lm, ids, layers, device=options.device, positions=positions, mass=True)
         records.append(record)
         print(line(record), flush=True)
@@ -78,12 +76,6 @@ def warm_up(lm, layers: list[int]) -> None:
     activations.capture_index(lm, ids, layer=layers[-1:], mass=True)
 
 
-def queries(n_tokens: int, count: int) -> torch.Tensor:
-    """Runs of neighbours over the second half of a text, the last run at its end."""
-    starts = torch.linspace(n_tokens // 2, n_tokens - RUN, max(1, count // RUN)).long()
-    return (starts[:, None] + torch.arange(RUN)).flatten().unique()
-
-
 def captured(lm, ids: torch.Tensor, layers: list[int], *, device: str, **options) -> tuple[dict, list]:
     """Captures of one run, and what it took."""
     cuda = torch.device(device).type == "cuda"
@@ -107,30 +99,6 @@ def process_peak_bytes() -> int | None:
     except ImportError:  # Windows
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def measured(capture: activations.IndexCapture, topk: int, budget: int, group: int) -> dict:
-    """What neighbouring queries share, and what the selections keep of the exact one and of the attention."""
-    given = (capture.q, capture.k, capture.w, topk)
-    ranges = {"lo": capture.lo, "hi": capture.hi}
-    dense = dense_topk(*given, **ranges)
-    reuse = pivot_topk(*given, group=group, mode="reuse", **ranges)
-    refine = pivot_topk(*given, group=group, mode="refine", budget=budget, **ranges)
-    neighbours = capture.positions[1:] == capture.positions[:-1] + 1
-    joint, union = metrics.joint_and_union(dense, group)
-    best = capture.mass.topk(topk, dim=1).indices.sort(1).values
-    record = {"kind": "selection", "tokens": len(capture.k), "layer": capture.meta["layer"], "queries": len(capture)}
-    record |= {"topk": topk, "budget": budget, "group": group}
-    record["adjacent_overlap"] = mean(metrics.overlap(dense[:-1], dense[1:])[neighbours.to(dense.device)])
-    record |= {"joint": mean(joint), "union_over_k": mean(union)}
-    record |= {"recall_reuse": mean(metrics.recall(reuse, dense)), "recall_refine": mean(metrics.recall(refine, dense))}
-    for name, chosen in (("best", best), ("dense", dense), ("reuse", reuse), ("refine", refine)):
-        record[f"mass_{name}"] = mean(metrics.captured(capture.mass, chosen))
-    return record
-
-
-def mean(values: torch.Tensor) -> float:
-    return values.double().mean().item()
 
 
 def line(record: dict) -> str:
