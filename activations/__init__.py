@@ -1,4 +1,4 @@
-"""The live-model half of the data: load or wrap a model, capture logits or an index, synthesise, record.
+"""The live-model half of the data: load or wrap a model, capture logits or an index, distil, synthesise, record.
 
 Importing this package loads neither torch nor transformers; each name below is fetched on first use.
 """
@@ -18,6 +18,12 @@ _HOME = {
     "IndexCapture": "index_capture",
     "capture_index": "index_run",
     "index_layers": "index_run",
+    "distil": "distillation",
+    "Distillation": "distillation",
+    "LightningIndexer": "indexer",
+    "save_indexer": "indexer_file",
+    "load_indexer": "indexer_file",
+    "index_report": "index_quality",
     "save_capture": "storage",
     "load_capture": "storage",
 }

@@ -27,8 +27,8 @@ class _Config:
 
     _attn_implementation = NAME
 
-    def __init__(self, own, see: Callable):
-        self.__dict__.update(own=own, see=see)
+    def __init__(self, own, sees: tuple[Callable, ...]):
+        self.__dict__.update(own=own, sees=sees)
 
     def __getattr__(self, name: str):
         return getattr(self.own, name)
@@ -55,13 +55,13 @@ def attention_modules(model, layer: int) -> list:
 
 
 @contextmanager
-def attention_seen(model, layer: int, see: Callable) -> Iterator[None]:
-    """Call see(module, query [Hq, S, D], key [Hkv, n, D], options) whenever the layer attends."""
+def attention_seen(model, layer: int, *sees: Callable) -> Iterator[None]:
+    """Call each see(module, query [Hq, S, D], key [Hkv, n, D], options) whenever the layer attends."""
     _register()
     found = [(module, module.config) for module in attention_modules(model, layer)]
     try:
         for module, own in found:
-            module.config = _Config(own, see)
+            module.config = _Config(own, sees)
         yield
     finally:
         for module, own in found:
@@ -70,7 +70,8 @@ def attention_seen(model, layer: int, see: Callable) -> Iterator[None]:
 
 def _look_and_attend(module, query, key, value, attention_mask, *args, **options):
     config = module.config
-    config.see(module, query[0], key[0], options)
+    for see in config.sees:
+        see(module, query[0], key[0], options)
     name = config.own._attn_implementation
     home = sys.modules[type(module).__module__]
     function = home.ALL_ATTENTION_FUNCTIONS.get_interface(name, getattr(home, "eager_attention_forward", None))

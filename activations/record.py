@@ -1,10 +1,12 @@
-"""Make the captures in data/captures again, or larger ones elsewhere.
+"""Make the captures in data/captures and the indexers in data/indexers again, or others elsewhere.
 
     python -m activations.record openers                      rows of logits of the default model
     python -m activations.record sentence                     every query and key of a sentence, of each global layer
     python -m activations.record index                        8,192 tokens, 64 queries of each global layer
     python -m activations.record index --tokens 32768 --queries 1024 --folder captures
     python -m activations.record index --model ID_OR_FOLDER --layers 3 7 --folder captures
+    python -m activations.record indexers                     train those of the default model's global layers: a GPU
+    python -m activations.record indexers --lengths 512 1024 --steps 60 --folder indexers       minutes on a CPU
 
 Beside each file stands a .json that says where it came from. The standard ones need the default model.
 """
@@ -13,19 +15,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import platform
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from . import gemma, index_storage, texts
-from .cache import sha256_of
+from . import gemma, index_storage, record_indexers, texts
 from .capture import capture_logits
 from .index_run import SOURCES, capture_index, index_layers
 from .models import LanguageModel, load
 from .progress import ConsoleBar
+from .provenance import write_provenance
 from .recorded import FOLDER
 from .storage import SCHEMA, save_capture
 
@@ -33,6 +33,7 @@ from .storage import SCHEMA, save_capture
 _OPENERS = ("The capital of France is", "import numpy as", "To be, or not to be, that is the", "法国的首都是")
 _CHARACTERS_A_TOKEN = 10  # more than any text of ours has, so that enough is tokenised
 SENTENCE = texts.looking_back[0]
+_WHERE = ("device", "folder", "checkpoint")  # options that change nothing of what is made
 DERIVED = "Outputs of Gemma 3 270M, de-quantised from Q4_K_M and stored as bf16"
 
 
@@ -47,6 +48,7 @@ def record_openers(folder: Path = FOLDER) -> Path:
     write_provenance(
         path,
         capture.meta,
+        schema=SCHEMA,
         command="python -m activations.record openers",
         texts=list(_OPENERS),
         rows="the last position of each text: float32 logits, and those of the bf16 head",
@@ -137,30 +139,11 @@ def _text(text: str, tokens: int) -> tuple[str, str]:
     return Path(text).read_text("utf-8")[: _CHARACTERS_A_TOKEN * tokens], "that of the text"
 
 
-def write_provenance(path: Path, meta: dict, *, command: str, schema: str = SCHEMA, **more) -> Path:
-    """Write where a capture came from as a .json beside it: sha256, size, command, date, licence, its `meta`."""
-    provenance = {
-        "file": path.name,
-        "sha256": sha256_of(path),
-        "bytes": path.stat().st_size,
-        "schema": schema,
-        "command": command,
-        "recorded": datetime.now(UTC).date().isoformat(),
-        **more,
-        "licence": meta.get("terms", "that of the model"),
-        "notice": "NOTICE" if path.with_name("NOTICE").is_file() else "data/captures/NOTICE of the repository",
-        "meta": meta,
-    }
-    beside = path.with_suffix(".json")
-    beside.write_text(json.dumps(provenance, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    return beside
-
-
 def _parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         "python -m activations.record", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    what = top.add_subparsers(dest="what", required=True, metavar="openers | sentence | index")
+    what = top.add_subparsers(dest="what", required=True, metavar="openers | sentence | index | indexers")
     what.add_parser("openers", help="logits at the end of four openers, into data/captures")
     what.add_parser("sentence", help="queries, keys and attention mass of a sentence, into data/captures")
     index = what.add_parser("index", help="queries, keys and attention mass, one file a layer")
@@ -175,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     index.add_argument("--kv-head", type=int, help="of several key heads (default: the first)")
     index.add_argument("--no-mass", action="store_true", help="leave out the attention's mass, T x N x 2 bytes a layer")
     index.add_argument("--folder", type=Path, help="default: data/captures, for the standard ones alone")
+    record_indexers.add_arguments(what.add_parser("indexers", help="distil lightning indexers, one file a layer"))
     return top
 
 
@@ -182,10 +166,25 @@ def _changed(options: argparse.Namespace) -> list[str]:
     """The options that are not as they stand for the files of data/captures, as they are written."""
     standard, given = vars(_parser().parse_args([options.what])), vars(options)
     out = []
-    for name in [name for name in given if given[name] != standard[name] and name not in ("device", "folder")]:
+    for name in [name for name in given if given[name] != standard[name] and name not in _WHERE]:
         values = given[name] if isinstance(given[name], list) else [given[name]] * (given[name] is not True)
         out += [f"--{name.replace('_', '-')}", *map(str, values)]
     return out
+
+
+def _index(options: argparse.Namespace, command: str) -> list[Path]:
+    lm = load(options.model, device=options.device, dtype=options.dtype)
+    wanted = {name: getattr(options, name) for name in ("text", "tokens", "queries", "layers", "source", "kv_head")}
+    return record_index(lm, options.folder or FOLDER, **wanted, mass=not options.no_mass, command=command)
+
+
+def _indexers(options: argparse.Namespace, command: str) -> Sequence[Path]:
+    lm = load(options.model, device=options.device)
+    bar = ConsoleBar()
+    try:
+        return record_indexers.run(lm, options, command, bar)
+    finally:
+        bar.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -198,18 +197,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         changed = _changed(options)
         if changed and options.folder is None:
-            parser.error(f"with {' '.join(changed)} say where the files go: --folder (data/captures has the standard)")
+            home = "data/captures" if options.what == "index" else "data/indexers"
+            parser.error(f"with {' '.join(changed)} say where the files go: --folder ({home} has the standard)")
+        command = " ".join([f"python -m activations.record {options.what}", *changed])
         try:
-            lm = load(options.model, device=options.device, dtype=options.dtype)
-            wanted = ("text", "tokens", "queries", "layers", "source", "kv_head")
-            paths = record_index(
-                lm,
-                options.folder or FOLDER,
-                **{name: getattr(options, name) for name in wanted},
-                mass=not options.no_mass,
-                command=" ".join(["python -m activations.record index", *changed]),
-            )
-        except (ValueError, OSError, ImportError) as error:
+            paths = _index(options, command) if options.what == "index" else _indexers(options, command)
+        except (ValueError, OSError, ImportError, RuntimeError) as error:
             sys.exit(f"{parser.prog}: {error}")
     for path in paths:
         print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")

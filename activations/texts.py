@@ -6,8 +6,11 @@ under the PSF License Agreement (https://docs.python.org/3/license.html), which 
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
+import sysconfig
+from pathlib import Path
 
 PSF_LICENCE = "Python Software Foundation License Version 2"
 
@@ -40,6 +43,14 @@ _SOURCES = {
     "decimal": "source of the module _pydecimal",
 }
 _MODULES = {"functools": "functools", "argparse": "argparse", "typing": "typing", "decimal": "_pydecimal"}
+# Neither prose nor code that anyone wrote: tables of characters, files of tests, and what is not of CPython.
+_NOT_TRAINED_ON = {"test", "tests", "idle_test", "lib2to3", "encodings", "site-packages", "dist-packages", "pydoc_data"}
+# Of pydoc's topics, in their order: what is before is for measuring, and long enough for 32,768 tokens.
+_MEASURED_SHARE = 0.5
+# How often each of the other half's topics stands among the training texts: they are all the prose there is.
+_TOPIC_TIMES = 4
+# A line shorter than this says nothing of where it is from.
+_TELLING_CHARACTERS = 40
 
 
 def builtin_names() -> dict[str, str]:
@@ -69,6 +80,64 @@ def builtin_text(name: str = "pydoc", max_characters: int | None = None) -> str:
     else:
         text = inspect.getsource(importlib.import_module(_MODULES[name]))
     return text[:max_characters]
+
+
+def training_texts(max_characters: int | None = None) -> list[str]:
+    """Texts to train on: sources of the standard library, and the second half of pydoc's topics.
+
+    No `builtin_text` but the rest of "pydoc" is among them, nor a paragraph of pydoc's first half, which has
+    some of them twice: that half and the other built-in texts are for measuring. Order and content are the same for one
+    version of CPython.
+
+    Args:
+        max_characters: About how much is wanted; None is all, about 10 million characters.
+    Returns:
+        Texts, sources and topics in turn; each topic four times, far apart, since there is little other prose.
+    """
+    sources, topics = _source_files(), _TOPIC_TIMES * _later_topics()
+    every = max(1, len(sources) // max(1, len(topics)))
+    found, length = [], 0
+    for number, path in enumerate(sources):
+        parts = [path.read_text("utf-8", errors="replace")]
+        if number % every == 0 and number // every < len(topics):
+            parts.append(topics[number // every])
+        for part in filter(None, parts):
+            if max_characters is not None and length >= max_characters:
+                return found
+            found.append(part)
+            length += len(part)
+    return found
+
+
+def measuring_text() -> str:
+    """The first half of pydoc's topics, of which nothing is in `training_texts`: about 58,000 Gemma tokens."""
+    text = builtin_text("pydoc")
+    return text[: int(_MEASURED_SHARE * len(text))]
+
+
+def _source_files() -> list[Path]:
+    """Sources of the standard library, in an order that has nothing to do with their names."""
+    home = Path(sysconfig.get_path("stdlib"))
+    measured = {f"{module}.py" for module in (*_MODULES.values(), "this")}
+    files = [path.relative_to(home) for path in home.rglob("*.py") if path.is_file()]
+    chosen = [one for one in files if not _NOT_TRAINED_ON & set(one.parts) and one.as_posix() not in measured]
+    return [home / one for one in sorted(chosen, key=lambda one: hashlib.sha256(one.as_posix().encode()).digest())]
+
+
+def _later_topics() -> list[str]:
+    """Topics of pydoc beyond the measured half, without what that half says too."""
+    topics = importlib.import_module("pydoc_data.topics").topics
+    measured = measuring_text()
+    known = {paragraph.strip() for paragraph in measured.split("\n\n")}
+    lines = {line.strip() for line in measured.splitlines() if len(line.strip()) >= _TELLING_CHARACTERS}
+    begin, found = 0, []
+    for topic in sorted(topics):
+        if begin >= len(measured):
+            own = [one for one in topics[topic].split("\n\n") if one.strip() not in known]
+            own = [one for one in own if not lines & {line.strip() for line in one.splitlines()}]
+            found.append("\n\n".join(own))
+        begin += len(topics[topic]) + len("\n\n")
+    return found
 
 
 def _zen() -> str:

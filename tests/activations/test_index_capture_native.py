@@ -202,8 +202,6 @@ def test_positions_and_what_is_said(lm):
 def test_what_is_refused(lm, monkeypatch):
     with pytest.raises(ValueError, match="kv_head .* is for source 'attention' alone"):
         capture_index(lm, IDS, layer=0, source="native", kv_head=0)
-    with pytest.raises(ValueError, match="'distilled' is not there yet: there are 'attention' and 'native'"):
-        capture_index(lm, IDS, layer=0, source="distilled")
     monkeypatch.setattr(index_native, "ROPE", {})
     monkeypatch.setattr("activations.index_run.ROPE", {"some": ("", "")})
     with pytest.raises(ValueError, match=f"the indexer of {lm.model.config.model_type} is not known: only some"):

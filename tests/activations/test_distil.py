@@ -1,0 +1,332 @@
+"""Distillation of small models: it learns, goes on where it stopped, and leaves everything else as it was."""
+
+import threading
+
+import pytest
+import torch
+
+from activations import capture_index, distil
+from activations import distil_data as data_module
+from activations import distil_training as training_module
+from activations import forward as forward_module
+from activations.distil_data import Pieces, read_attention
+from activations.distil_training import Recipe, learn
+from activations.index_quality import index_report
+from activations.indexer import IndexerShape, LightningIndexer, divergence, index_scores
+
+SMALL = {"heads": 4, "dim": 16, "rope_dim": 8, "rows": None, "learning_rate": 5e-3}
+LENGTHS = (24, 60)
+
+
+def ids_of(n, seed):
+    return torch.randint(3, 90, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+TEXTS = [ids_of(400, 1), ids_of(300, 2)]
+
+
+@pytest.fixture
+def small(tiny):
+    """Weights are large, so that attention is far from even."""
+    return lambda name="llama", **more: tiny(name, **{"initializer_range": 0.4, **more})
+
+
+def distilled(lm, layers=1, **options):
+    return distil(lm, layers, **{"texts": TEXTS, "lengths": LENGTHS, "steps": 6, **SMALL, **options})
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_it_learns_what_the_attention_looks_at(small, name):
+    lm, unseen = small(name), ids_of(60, 9)
+    options = {"texts": [ids_of(4000, 1)], "heads": 8, "dim": 32, "measure_on": unseen}
+    first = distilled(lm, [0, 1], steps=1, **{**options, "learning_rate": 1e-6})
+    found = distilled(lm, [0, 1], steps=200, **{**options, "learning_rate": 1e-2})
+    assert found.losses.shape == (200, 2, 2) and found.losses.dtype == torch.float64
+    assert (found.losses[-20:].mean(0) < 0.85 * found.losses[:2].mean(0)).all()
+    assert [(one["tokens"], one["layer"]) for one in found.report] == [(24, 0), (24, 1), (60, 0), (60, 1)]
+    for before, after in zip(first.report, found.report, strict=True):
+        assert after["kl"] < 0.9 * before["kl"]
+    for measure, factor in (("recall_attention", 3), ("mass_dense", 1.4)):
+        before, after = (sum(one[measure] for one in run.report) for run in (first, found))
+        assert factor * before < after
+
+
+def test_the_report_measures_what_a_capture_gives(small):
+    lm, unseen = small(), ids_of(60, 9)
+    found = distilled(lm, [2], measure_on=unseen)
+    (report,) = index_report(lm, found.indexers, unseen, lengths=[60, 61], topk=5)
+    assert report["topk"] == 5 and report["tokens"] == 60 and report["queries"] == 30
+    capture = capture_index(lm, unseen, layer=2, source="distilled", indexers=found.indexers, mass=True)
+    rows = range(30, 60)
+    scores = index_scores(capture.q, capture.k, capture.w)
+    best = [set(scores[t, : t + 1].topk(5).indices.tolist()) for t in rows]
+    true = [set(capture.mass[t].topk(5).indices.tolist()) for t in rows]
+    recall = sum(len(a & b) / 5 for a, b in zip(best, true)) / len(rows)
+    assert report["recall_attention"] == pytest.approx(recall)
+    mass = sum(capture.mass[t][list(keys)].sum().item() for t, keys in zip(rows, best)) / len(rows)
+    assert report["mass_dense"] == pytest.approx(mass, rel=1e-5)
+    kl = divergence(capture.mass, scores, capture.hi)[30:].mean().item()
+    assert report["kl"] == pytest.approx(kl, rel=1e-5)
+    assert found.indexers[2].meta["quality"] == found.report[:2] and found.report[0]["tokens"] == 24
+
+
+def test_a_resumed_run_ends_as_one_without_a_stop(small, tmp_path):
+    lm, path = small(), tmp_path / "some" / "checkpoint.safetensors"
+    whole = distilled(lm, [0, 2], rows=10, steps=7)
+
+    def stop(done, total, what):
+        if done == 4 and "Distilling" in what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        distilled(lm, [0, 2], rows=10, steps=7, checkpoint=path, checkpoint_every=3, progress=stop)
+    assert [one.name for one in path.parent.iterdir()] == ["checkpoint.safetensors"]
+    seen = []
+    again = distilled(lm, [0, 2], rows=10, steps=7, checkpoint=path, progress=lambda done, *_: seen.append(done))
+    assert sorted(set(seen)) == [0, 4, 5, 6, 7]
+    assert again.losses.equal(whole.losses)
+    assert all(same(again.indexers[layer], whole.indexers[layer]) for layer in (0, 2))
+    assert not same(whole.indexers[0], whole.indexers[2])
+    ended = distilled(lm, [0, 2], rows=10, steps=7, checkpoint=path)
+    assert ended.losses.equal(whole.losses) and same(ended.indexers[2], whole.indexers[2])
+
+
+def test_a_stop_in_the_middle_of_a_step_keeps_the_last_whole_one(small, tmp_path, monkeypatch):
+    lm, path, calls = small(), tmp_path / "checkpoint.safetensors", []
+    monkeypatch.setattr(training_module, "_SCORE_BYTES", 4 * 4 * 60 * 7)
+    whole = distilled(lm, steps=4)
+
+    def stop(done, total, what):
+        calls.append(done)
+        if calls.count(2) == 6:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        distilled(lm, steps=4, checkpoint=path, checkpoint_every=100, progress=stop)
+    again = distilled(lm, steps=4, checkpoint=path)
+    assert again.losses.equal(whole.losses) and same(again.indexers[1], whole.indexers[1])
+
+
+def test_a_stop_before_the_first_step_leaves_nothing(small, tmp_path):
+    def stop(done, total, what):
+        if "Distilling" in what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        distilled(small(), checkpoint=tmp_path / "checkpoint.safetensors", progress=stop)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"steps": 5}, "it is of another distillation: its recipe has steps 3, not 5"),
+        ({"seed": 1}, "its recipe has seed 0, not 1"),
+        ({"layers": 2}, r"it is of layers \[1\], not \[2\]"),
+        ({"texts": [ids_of(700, 5)]}, "its text has sha256"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(small, tmp_path, change, words):
+    path = tmp_path / "checkpoint.safetensors"
+    distilled(small(), steps=3, checkpoint=path, checkpoint_every=1)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=words):
+        distilled(small(), checkpoint=path, **{"steps": 3, **change})
+    with pytest.raises(ValueError, match="the weights of tiny-llama are not those"):
+        distilled(small(seed=4), steps=3, checkpoint=path)
+    with pytest.raises(ValueError, match="its model is tiny-llama, not tiny-qwen3"):
+        distilled(small("qwen3"), steps=3, checkpoint=path)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_refused(small, tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    distilled(small(), steps=3, checkpoint=path, checkpoint_every=1)
+    whole = path.read_bytes()
+    for place in (-1, len(whole) // 2):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="checkpoint.safetensors is damaged"):
+            distilled(small(), steps=3, checkpoint=path)
+    path.write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        distilled(small(), steps=3, checkpoint=path)
+
+
+@pytest.mark.parametrize("rows", [None, 13])
+def test_chunks_of_queries_give_the_gradient_of_one_piece(small, rows, monkeypatch):
+    """And that of the plain formula, with scores and attention for all queries at once."""
+    lm, ids = small("qwen3"), ids_of(50, 3)
+    attention = read_attention(lm, ids, [1], lambda: None)[1]
+    chosen = torch.arange(50) if rows is None else torch.randperm(50)[:rows].sort().values
+    indexer = LightningIndexer(IndexerShape(32, 4, 16, 8))
+    indexer.start(0)
+    mass = capture_index(lm, ids, layer=1).mass
+    k = indexer.keys(attention.hidden, torch.arange(50))
+    q, w = indexer.queries(attention.hidden, torch.arange(50))
+    kl = divergence(mass, index_scores(q, k, w), torch.arange(1, 51))[chosen]
+    wanted = torch.autograd.grad(0.5 * kl.sum(), list(indexer.parameters()))
+    for size in (1 << 30, 4 * 4 * 50 * 3, 1):
+        monkeypatch.setattr(training_module, "_SCORE_BYTES", size)
+        indexer.zero_grad()
+        mean = learn(indexer, attention, chosen, 0.5, lambda: None)
+        assert mean.item() == pytest.approx(kl.mean().item(), rel=1e-5)
+        for parameter, gradient in zip(indexer.parameters(), wanted, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_no_matrix_of_a_whole_text_is_made(small, monkeypatch):
+    """Of 240 tokens, in chunks of 5 queries: nothing of 240 x 240 entries, not even of one head."""
+    lm, largest = small(), []
+    attention = read_attention(lm, ids_of(240, 3), [1], lambda: None)[1]
+    indexer = LightningIndexer(IndexerShape(32, 4, 16, 8))
+    indexer.start(0)
+    monkeypatch.setattr(training_module, "_SCORE_BYTES", 4 * 4 * 240 * 5)
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                largest.append(out.numel())
+            return out
+
+    with Watch():
+        learn(indexer, attention, torch.arange(240), 1.0, lambda: None)
+    assert max(largest) < 240 * 240 // 2 and len(largest) > 48
+
+
+@pytest.mark.parametrize("chunk", [1, 16])
+def test_what_attention_reads_is_the_same_by_chunks(small, chunk, monkeypatch):
+    lm, ids = small("gemma3", layer_types=["sliding_attention", "full_attention", "full_attention"]), ids_of(40, 3)
+    whole = read_attention(lm, ids, [1, 2], lambda: None)
+    monkeypatch.setattr(forward_module, "CHUNK", chunk)
+    stops = []
+    parts = read_attention(lm, ids, [1, 2], lambda: stops.append(1))
+    assert len(stops) == -(-40 // chunk)
+    rows = torch.tensor([0, 5, 17, 39])
+    capture = capture_index(lm, ids, layer=[1, 2])
+    for layer in (1, 2):
+        for name in ("hidden", "query", "key"):
+            torch.testing.assert_close(getattr(parts[layer], name), getattr(whole[layer], name), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(whole[layer].mass(rows), capture[layer - 1].mass[rows], rtol=1e-4, atol=1e-6)
+
+
+def test_the_model_and_the_caller_stay_as_they_were(small):
+    lm = small()
+    lm.model.train()
+    before = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+    with torch.inference_mode():  # as a panel's worker is
+        found = distilled(lm, steps=2)
+    assert lm.model.training and all(tensor.equal(before[name]) for name, tensor in lm.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in lm.model.parameters())
+    assert not any(module._forward_pre_hooks for module in lm.model.modules())
+    indexer = found.indexers[1]
+    assert not any(parameter.requires_grad or parameter.is_inference() for parameter in indexer.parameters())
+    assert not indexer.training and lm.lock.acquire(blocking=False)
+    lm.lock.release()
+
+
+def test_another_thread_may_use_the_model_meanwhile(small):
+    lm, expected, found = small(), capture_index(small(), TEXTS[0][:60], layer=1), []
+    thread = threading.Thread(target=lambda: found.extend(capture_index(lm, TEXTS[0][:60], layer=1) for _ in range(4)))
+    thread.start()
+    whole = distilled(lm)
+    thread.join()
+    assert all(one.q.equal(expected.q) for one in found) and len(found) == 4
+    assert same(whole.indexers[1], distilled(lm).indexers[1])
+
+
+def test_pieces_follow_from_seed_and_step_alone(tiny):
+    lm = tiny()
+    texts = ["the first text " * 20, "the second " * 30]
+    pieces, again = Pieces(lm, texts, (10, 50), 3), Pieces(lm, texts, (10, 50), 3)
+    assert [piece.tolist() for piece in pieces.at(7)] == [piece.tolist() for piece in again.at(7)]
+    assert pieces.at(7)[1].tolist() != pieces.at(8)[1].tolist() != Pieces(lm, texts, (10, 50), 4).at(8)[1].tolist()
+    assert [len(piece) for piece in pieces.at(0)] == [10, 50] and all(piece[0] == 1 for piece in pieces.at(0))
+    assert 1 not in pieces.ids and len(pieces.ids) == sum(map(len, texts))
+    assert pieces.sha256 == again.sha256 != Pieces(lm, texts[:1], (10, 50), 3).sha256
+    rows = pieces.rows(7, 50, 12)
+    assert len(rows.unique()) == 12 and rows.equal(rows.sort().values) and rows.equal(again.rows(7, 50, 12))
+    assert pieces.rows(7, 50, None).equal(torch.arange(50)) and len(pieces.rows(7, 10, 12)) == 10
+    without_bos = Pieces(lm, [torch.arange(3, 80)], (77,), 0)
+    assert without_bos.at(0)[0].equal(torch.arange(3, 80))
+
+
+def test_a_gpu_reads_more_at_once(small, monkeypatch):
+    lm, seen = small(), []
+    monkeypatch.setattr(data_module, "_CHUNK_ON_GPU", 17)
+    monkeypatch.setattr(data_module, "hidden_states", lambda *args, chunk, **_: seen.append(chunk))
+    monkeypatch.setattr(type(lm), "device", property(lambda self: torch.device("cuda")))
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **kwargs: self)
+    with pytest.raises(RuntimeError, match="layer 0 of tiny-llama does not attend through transformers"):
+        read_attention(lm, ids_of(5, 1), [0], lambda: None)
+    assert seen == [17]
+
+
+def test_the_learning_rate_rises_and_falls():
+    recipe = Recipe((0,), (8,), 100, None, 1, 2, 2, (1e4,), 0.01, 0)
+    rates = [recipe.rate(step) for step in range(100)]
+    assert rates[:5] == pytest.approx([0.002, 0.004, 0.006, 0.008, 0.01]) and max(rates) == pytest.approx(0.01)
+    assert rates[4:] == sorted(rates[4:], reverse=True) and rates[-1] == pytest.approx(0.0005, rel=0.05)
+    assert Recipe((0,), (8,), 1, None, 1, 2, 2, (1e4,), 0.01, 0).rate(0) == 0.01
+
+
+@pytest.mark.parametrize("given", [[0, 1], None])
+def test_layers_and_their_rotation(small, given):
+    lm = small(rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    found = distilled(lm, given, steps=1)
+    assert list(found.indexers) == ([0, 1] if given else [0, 1, 2])
+    assert found.indexers[0].shape == IndexerShape(32, 4, 16, 8, 5e5, found.indexers[0].shape.input_scale)
+    hidden = read_attention(lm, min(Pieces(lm, TEXTS, LENGTHS, 0).at(0), key=len), [0], lambda: None)[0].hidden
+    assert (hidden * found.indexers[0].shape.input_scale).square().mean().item() == pytest.approx(1, rel=1e-4)
+
+
+def test_layers_of_mixed_models_have_their_own_rotation(small):
+    parameters = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+    }
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"]
+    lm = small("gemma3", layer_types=kinds, rope_parameters=parameters)
+    assert distilled(lm, None, steps=1).indexers[2].shape.rope_theta == 1e6
+    with pytest.raises(ValueError, match=r"layer 1 attends to 8 neighbouring tokens only, of 60 .* layers \[2\]"):
+        distilled(lm, 1)
+
+
+def test_a_divergence_that_is_lost_is_told(small, monkeypatch):
+    monkeypatch.setattr(training_module, "divergence", lambda *_: divergence(*_) * torch.nan)
+    with pytest.raises(RuntimeError, match="step 0: the divergence is .*nan.*a lower learning_rate may help"):
+        distilled(small())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"layers": 3}, r"layer must be an int in \[0, 2\], got 3"),
+        ({"layers": []}, "name one or more different layers that see 60 tokens, got"),
+        ({"layers": [1, 1]}, "name one or more different layers"),
+        ({"lengths": []}, "lengths must be one or more different ints"),
+        ({"lengths": [24, 24]}, "lengths must be one or more different ints"),
+        ({"lengths": [1]}, "a length must be an int of at least 2, got 1"),
+        ({"lengths": [300]}, "a length is 300 tokens, tiny-llama reads at most 256"),
+        ({"texts": [ids_of(59, 1)]}, "the texts have 59 tokens, pieces of 60 are wanted"),
+        ({"texts": []}, "the texts have 0 tokens"),
+        ({"steps": 0}, "steps must be an int of at least 1, got 0"),
+        ({"rows": 0}, "rows must be an int of at least 1, got 0"),
+        ({"seed": -1}, "seed must be an int of at least 0, got -1"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be an int of at least 1"),
+        ({"learning_rate": 0}, r"learning_rate must be in \(0, 1\), got 0"),
+        ({"learning_rate": float("nan")}, r"learning_rate must be in \(0, 1\), got nan"),
+        ({"rope_dim": 7}, "rope_dim must be even"),
+    ],
+)
+def test_what_is_refused(small, options, words):
+    layers = options.pop("layers", 1)
+    with pytest.raises(ValueError, match=words):
+        distilled(small(), layers, **options)
