@@ -9,6 +9,7 @@
 #   make bench                       times of the kernels on this machine's GPU, beside other libraries
 #   make bench ARGS="--what index"   index selection alone; --what qrita: top-k / top-p alone
 #   make bench ARGS="qrita_gpu"      the latter with rows of the default model, or another script of benchmarks/
+#   make indexers                    distil the default model's indexers again: minutes on a GPU, goes on after a stop
 #   make tune                        measure the launch table on this machine's GPU, and keep it for that device
 #   make doctor                      what works here, what does not and why
 #   make help                        every target
@@ -20,13 +21,13 @@ RUN := $(shell for p in "$(PYTHON)" python3 python3.11 python3.12 python3.13 pyt
 	"$$p" -c "import sys; sys.exit(sys.version_info < (3, 7))" >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 DEV = exec "$(or $(RUN),python3)" tools/dev.py
 
-.PHONY: help lab test test-gpu fuzz-gpu sanitize-gpu doctor env model bench tune lint format strip freeze clean
+.PHONY: help lab test test-gpu fuzz-gpu sanitize-gpu doctor env model bench tune indexers lint format strip freeze clean
 .DEFAULT_GOAL := help
 
 lab:
 	@$(DEV) lab $(if $(PYTHON),--python "$(PYTHON)") $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
-env test test-gpu fuzz-gpu sanitize-gpu:
+env test test-gpu fuzz-gpu sanitize-gpu indexers:
 	@$(DEV) $@ $(if $(PYTHON),--python "$(PYTHON)") $(ARGS)
 
 model:

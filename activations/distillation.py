@@ -60,7 +60,7 @@ def distil(
     heads: int = 8,
     dim: int = 64,
     rope_dim: int = 32,
-    learning_rate: float = 1e-3,
+    learning_rate: float = 3e-3,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 20,

@@ -14,7 +14,7 @@ from .progress import Progress
 from .provenance import write_provenance
 
 DERIVED = "Distilled from activations of Gemma 3 270M, de-quantised from Q4_K_M and stored as bf16"
-STEPS, ROWS, RATE = 600, 4096, 1e-3
+STEPS, ROWS, RATE = 600, 4096, 3e-3
 
 
 def record_indexers(

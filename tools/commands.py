@@ -80,6 +80,8 @@ def parser():
         "time the kernels here, beside others; NAME [its arguments]: a script of benchmarks/",
         passes_on=True,
     )
+    text = "distil the indexers of data/indexers again, on a GPU within minutes; other arguments go to it"
+    add("indexers", indexers, text, True, passes_on=True)
     add("tune", tune, "measure the launch table on this machine's GPU; other arguments go to it", passes_on=True)
     add("lint", lint, "ruff's checks and formatting, and that notebooks are stripped")
     form = add("format", format_code, "let ruff format and mend what it can, and strip the notebooks")
@@ -242,6 +244,17 @@ def bench(options):
     else:
         raise SetupError(f"no benchmark is named {name}; there are: {', '.join(scripts)}. Without a name: the kernels.")
     return subprocess.call([str(venv.python), *command], cwd=ROOT, env=environ())
+
+
+def indexers(options):
+    """Distil the default model's indexers, or with `--model` those of another."""
+    default = not any(part.startswith("--model") for part in options.extra)
+    venv = environment.ensure(["model"] if default else [], options.python)
+    if default:
+        say(TERMS)
+        prepare(venv)
+    command = [str(venv.python), "-m", "activations.record", "indexers", *options.extra]
+    return subprocess.call(command, cwd=ROOT, env=environ())
 
 
 def tune(options):

@@ -330,3 +330,30 @@ def test_what_is_refused(small, options, words):
     layers = options.pop("layers", 1)
     with pytest.raises(ValueError, match=words):
         distilled(small(), layers, **options)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_in_bf16(small, tmp_path, monkeypatch):
+    """Indexers are trained in float32 beside a model in bf16; the losses are those of a CPU up to that rounding."""
+    monkeypatch.setattr(data_module, "_CHUNK_ON_GPU", 16)
+    options = {"steps": 5, "rows": 20, "measure_on": ids_of(60, 9)}
+    lm, expected = small("qwen3"), distilled(small("qwen3"), [0, 2], **options)
+    lm.model.to("cuda", torch.bfloat16)
+    found = distilled(lm, [0, 2], **options)
+    torch.testing.assert_close(found.losses, expected.losses, rtol=0.1, atol=0.02)
+    assert all(parameter.dtype == torch.float32 for one in found.indexers.values() for parameter in one.parameters())
+    (path, _) = found.save(tmp_path)
+    capture = capture_index(lm, ids_of(60, 9), layer=0, source="distilled", indexers=path)
+    assert capture.q.device.type == "cuda" and capture.q.dtype == capture.k.dtype == torch.bfloat16
+    assert capture.w.dtype == torch.float32 and capture.w.device.type == "cuda"
+    for ours, theirs in zip(found.report, expected.report, strict=True):
+        assert ours["kl"] == pytest.approx(theirs["kl"], rel=0.2)
+
+    def stop(done, total, what):
+        if done == 3 and "Distilling" in what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        distilled(lm, [0, 2], checkpoint=tmp_path / "checkpoint.safetensors", progress=stop, **options)
+    again = distilled(lm, [0, 2], checkpoint=tmp_path / "checkpoint.safetensors", **options)
+    assert again.losses.equal(found.losses) and same(again.indexers[2], found.indexers[2])

@@ -141,7 +141,7 @@ def test_help_and_wrong_commands(copied_tools):
 def test_every_make_target_is_a_command(root):
     if shutil.which("make") is None:
         pytest.skip("no make here")
-    targets = "lab test test-gpu fuzz-gpu sanitize-gpu doctor env model bench tune".split()
+    targets = "lab test test-gpu fuzz-gpu sanitize-gpu doctor env model bench tune indexers".split()
     targets += "lint format strip freeze clean".split()
     done = subprocess.run(["make", "-n", *targets, "MODEL=none", "ARGS=--x"], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0
@@ -181,6 +181,15 @@ def test_sanitize_gpu_runs_both_tools_whatever_the_first_says(on_a_card, root, c
     assert [command[2] for command in on_a_card] == ["memcheck", "racecheck"]
     assert all((root / command[-1]).exists() and "--error-exitcode" in command for command in on_a_card)
     assert capsys.readouterr().out.endswith("memcheck found something\n")
+
+
+def test_indexers_prepares_the_default_model_alone_and_passes_arguments_on(on_a_card, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(commands, "prepare", lambda venv: prepared.append(venv.python))
+    assert commands.main(["indexers", "--steps", "5"]) == 1 and prepared == ["python"]
+    assert commands.main(["indexers", "--model", "some/model"]) == 0 and prepared == ["python"]
+    module = ["python", "-m", "activations.record", "indexers"]
+    assert on_a_card == [[*module, "--steps", "5"], [*module, "--model", "some/model"]]
 
 
 @pytest.mark.parametrize("command", ["test-gpu", "fuzz-gpu", "sanitize-gpu"])
