@@ -6,7 +6,7 @@ Which piece a step reads depends on the seed and the step alone, so that a resum
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class Pieces:
         ValueError: less text than the longest piece takes.
     """
 
-    def __init__(self, lm: LanguageModel, given: Sequence, lengths: Sequence[int], seed: int):
+    def __init__(self, lm: LanguageModel, given: Iterable, lengths: Sequence[int], seed: int):
         bos = getattr(lm.tokenizer, "bos_token_id", None)
         texts = [_ids(lm, text) for text in given]
         self._first = bool(texts) and bos is not None and all(int(ids[0]) == bos for ids in texts)

@@ -7,7 +7,7 @@ are taken in chunks, so that neither scores nor attention exist for all of them 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,8 +101,8 @@ def distil(
     if measure_on is None and texts is None:
         measure_on = built_in.measuring_text()
     progress = progress or quiet
-    progress(0, recipe.steps, "Reading the texts")
-    pieces = Pieces(lm, built_in.training_texts() if texts is None else texts, recipe.lengths, recipe.seed)
+    given = built_in.training_texts() if texts is None else texts
+    pieces = Pieces(lm, _told(given, recipe.steps, progress), recipe.lengths, recipe.seed)
     # A panel's worker may be in inference mode, where nothing can be trained.
     with torch.inference_mode(False), IEEE, torch.autocast(lm.device.type, enabled=False):
         training = Training(lm, recipe, pieces)
@@ -114,6 +114,12 @@ def distil(
         for layer, indexer in found.items():
             indexer.meta["quality"] = [one for one in report if one["layer"] == layer]
     return Distillation(found, training.losses(), report)
+
+
+def _told(given: Sequence, steps: int, progress: Progress) -> Iterator:
+    for text in given:
+        progress(0, steps, "Reading the texts")
+        yield text
 
 
 def _recipe(lm, layers, lengths, steps, rows, heads, dim, rope_dim, learning_rate, seed) -> Recipe:

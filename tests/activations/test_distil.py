@@ -122,6 +122,18 @@ def test_a_stop_before_the_first_step_leaves_nothing(small, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_stop_is_heard_before_each_text(small):
+    def stop(done, total, what):
+        heard.append(what)
+        if len(heard) == 2:
+            raise KeyboardInterrupt
+
+    heard = []
+    with pytest.raises(KeyboardInterrupt):
+        distilled(small(), progress=stop)
+    assert heard == ["Reading the texts"] * 2
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
