@@ -56,7 +56,10 @@ def attention_modules(model, layer: int) -> list:
 
 @contextmanager
 def attention_seen(model, layer: int, *sees: Callable) -> Iterator[None]:
-    """Call each see(module, query [Hq, S, D], key [Hkv, n, D], options) whenever the layer attends."""
+    """Call each see(module, query [Hq, S, D], key [Hkv, n, D], options) whenever the layer attends; nothing without."""
+    if not sees:
+        yield
+        return
     _register()
     found = [(module, module.config) for module in attention_modules(model, layer)]
     try:

@@ -49,7 +49,7 @@ class IndexerRows:
         self._rotate = getattr(sys.modules[type(indexer).__module__], name)
 
     @contextmanager
-    def hooked(self) -> Iterator[None]:
+    def hooked(self) -> Iterator[IndexerRows]:
         made = self._made
         handles = [
             getattr(self.indexer, name).register_forward_hook(lambda _m, _i, out, name=name: made.update({name: out}))
@@ -57,7 +57,7 @@ class IndexerRows:
         ]
         handles.append(self.indexer.register_forward_hook(self._after, with_kwargs=True))
         try:
-            yield
+            yield self
         finally:
             for handle in handles:
                 handle.remove()

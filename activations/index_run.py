@@ -117,19 +117,15 @@ def capture_index(
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
         for one in set(layers):
-            sees = []
             if source == "attention" or with_mass:
-                sees.append(AttentionRows(one, len(ids), rows, kv_head, with_mass))
-                attending[one] = sees[0]
+                attending[one] = AttentionRows(one, len(ids), rows, kv_head, with_mass)
             if source == "native":
-                indexing[one] = IndexerRows(*indexer_of(lm.model, one), rows)
-                stack.enter_context(indexing[one].hooked())
+                indexing[one] = stack.enter_context(IndexerRows(*indexer_of(lm.model, one), rows).hooked())
             elif source == "distilled":
                 given = stack.enter_context(LayerInput(one).hooked(lm.model))
                 indexing[one] = DistilledRows(_placed(lm, one, distilled[one]), given, rows, lm.dtype)
-                sees.append(indexing[one])
-            if sees:
-                stack.enter_context(attention_seen(lm.model, one, *sees))
+            sees = [attending.get(one), indexing.get(one) if source == "distilled" else None]
+            stack.enter_context(attention_seen(lm.model, one, *filter(None, sees)))
         stack.enter_context(torch.inference_mode())
         stack.enter_context(evaluating(lm.model))
         progress = progress or quiet
