@@ -74,7 +74,7 @@ def distil(
     indexer works at the lengths that it has seen: give all that it shall be used at.
 
     Args:
-        layers: Layers that attend to the whole of the longest piece; None is all of them.
+        layers: Layers that attend to the whole of the longest piece. None is all that attend to the whole of any text.
         texts: Texts or ids to train on. None is `texts.training_texts()`.
         lengths: Tokens of the pieces of a step, at least 2 each.
         steps: Updates of the weights. rows: Queries of a piece that count in a step, drawn anew in each; None is all.
@@ -132,7 +132,7 @@ def _recipe(lm, layers, lengths, steps, rows, heads, dim, rope_dim, learning_rat
     if lm.context is not None and longest > lm.context:
         raise ValueError(f"a length is {longest:,} tokens, {lm.name} reads at most {lm.context:,}")
     if layers is None:
-        layers = index_layers(lm, "attention", longest)
+        layers = index_layers(lm, "attention") or index_layers(lm, "attention", longest)
     chosen = tuple(layers) if isinstance(layers, Sequence) and not isinstance(layers, str) else (layers,)
     if not chosen or len(set(chosen)) != len(chosen):
         raise ValueError(f"name one or more different layers that see {longest:,} tokens, got {list(chosen)}")

@@ -61,7 +61,7 @@ def record_indexers(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=gemma.NAME, help="as activations.load takes it (default: %(default)s)")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--layers", type=int, nargs="+", help="default: all that see the whole of the longest piece")
+    parser.add_argument("--layers", type=int, nargs="+", help="default: all that see the whole of any text")
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens of a step's pieces")
     parser.add_argument("--steps", type=int, default=STEPS, help="default: %(default)s")
     parser.add_argument("--rows", type=int, default=ROWS, help="queries of a piece that count (default: %(default)s)")

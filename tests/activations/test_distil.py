@@ -45,7 +45,7 @@ def test_it_learns_what_the_attention_looks_at(small, name):
     first = distilled(lm, [0, 1], steps=1, **{**options, "learning_rate": 1e-6})
     found = distilled(lm, [0, 1], steps=200, **{**options, "learning_rate": 1e-2})
     assert found.losses.shape == (200, 2, 2) and found.losses.dtype == torch.float64
-    assert (found.losses[-20:].mean(0) < 0.85 * found.losses[:2].mean(0)).all()
+    assert (found.losses[-20:].mean(0) < 0.9 * found.losses[:2].mean(0)).all()
     assert [(one["tokens"], one["layer"]) for one in found.report] == [(24, 0), (24, 1), (60, 0), (60, 1)]
     for before, after in zip(first.report, found.report, strict=True):
         assert after["kl"] < 0.9 * before["kl"]
@@ -212,6 +212,10 @@ def test_layers_of_mixed_models_have_their_own_rotation(small):
     kinds = ["sliding_attention", "sliding_attention", "full_attention"]
     lm = small("gemma3", layer_types=kinds, rope_parameters=parameters)
     assert distilled(lm, None, steps=1).indexers[2].shape.rope_theta == 1e6
+    assert list(distilled(lm, None, steps=1, lengths=[8]).indexers) == [2]
+    assert distilled(lm, 1, steps=1, lengths=[8]).indexers[1].shape.rope_theta == 1e4
+    narrow = small("mistral", sliding_window=8)  # all there is
+    assert list(distilled(narrow, None, steps=1, lengths=[8]).indexers) == [0, 1, 2]
     with pytest.raises(ValueError, match=r"layer 1 attends to 8 neighbouring tokens only, of 60 .* layers \[2\]"):
         distilled(lm, 1)
 
