@@ -53,7 +53,7 @@ class Training:
 
     def __init__(self, lm: LanguageModel, recipe: Recipe, pieces: Pieces):
         self.lm, self.recipe, self.pieces = lm, recipe, pieces
-        self.step = 0
+        self.step, self.whole = 0, True  # whole: no update is half made
         self.kl: list[list[list[float]]] = []  # [steps][lengths][layers]
         self.indexers: dict[int, LightningIndexer] = {}
         self.optimizer: torch.optim.Optimizer | None = None
@@ -85,7 +85,7 @@ class Training:
                     saved = self.step
             stop()
         finally:
-            if checkpoint is not None and self.step and saved != self.step:
+            if checkpoint is not None and self.step and self.whole and saved != self.step:
                 write_checkpoint(self, checkpoint)
 
     def start(self, stop: Callable[[], None]) -> None:
@@ -123,9 +123,11 @@ class Training:
             torch.nn.utils.clip_grad_norm_(indexer.parameters(), _CLIP)
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate(self.step)
+        self.whole = False
         self.optimizer.step()
         self.kl.append(values.tolist())
         self.step += 1
+        self.whole = True
 
     def losses(self) -> Tensor:
         shape = (len(self.kl), len(self.recipe.lengths), len(self.recipe.layers))

@@ -120,6 +120,26 @@ def test_a_stop_before_the_first_step_leaves_nothing(small, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_stop_within_an_update_keeps_the_checkpoint_before(small, tmp_path, monkeypatch):
+    lm, path, own = small(), tmp_path / "checkpoint.safetensors", torch.optim.Adam.step
+    whole, calls = distilled(lm, steps=5), []
+
+    def half(optimizer):
+        calls.append(optimizer)
+        if len(calls) == 4:
+            with torch.no_grad():
+                optimizer.param_groups[0]["params"][0].add_(1.0)
+            raise KeyboardInterrupt
+        return own(optimizer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "step", half)
+        with pytest.raises(KeyboardInterrupt):
+            distilled(lm, steps=5, checkpoint=path, checkpoint_every=2)
+    again = distilled(lm, steps=5, checkpoint=path)
+    assert again.losses.equal(whole.losses) and same(again.indexers[1], whole.indexers[1])
+
+
 def test_a_stop_is_heard_before_each_text(small):
     def stop(done, total, what):
         heard.append(what)
