@@ -252,7 +252,10 @@ def chosen_positions(positions, n_tokens: int) -> torch.Tensor:
     """Places in a text as int64, negative ones counted from its end; None is all."""
     if positions is None:
         return torch.arange(n_tokens)
-    given = torch.as_tensor(positions).reshape(-1)
+    try:
+        given = torch.as_tensor(positions).reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as refused:
+        raise ValueError(f"positions must be one or more ints, got {positions!r:.80}") from refused
     if not len(given) or given.dtype == torch.bool or given.is_floating_point():
         raise ValueError(f"positions must be one or more ints, got {positions!r:.80}")
     given = given.to(torch.int64)

@@ -25,8 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tools")]
 
 import chromium  # noqa: E402
-import nbformat  # noqa: E402
-from lab import Lab  # noqa: E402
+from lab import Lab, write_notebook  # noqa: E402
 from lab_server import LabServer  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 
@@ -151,10 +150,8 @@ def write_notebooks(folder: Path, source: str) -> None:
     notebooks = {"panel": (SOURCES[source], PANEL)}
     for name, (panel, _) in INDEX_PANELS.items():
         notebooks[name] = (LAYERS, f"from widgets import {panel}\npanel = {panel}(layers, layer=11)\npanel")
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     for name, codes in notebooks.items():
-        cells = [nbformat.v4.new_code_cell(code.strip()) for code in codes]
-        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), folder / f"{name}_latency.ipynb")
+        write_notebook(folder / f"{name}_latency.ipynb", *codes)
 
 
 def main() -> int:

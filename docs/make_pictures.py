@@ -19,11 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "browser"), str(ROOT / "tools")]
 
 import chromium  # noqa: E402
-import nbformat  # noqa: E402
 import threshold_picture  # noqa: E402
-from lab import Lab  # noqa: E402
+from lab import Lab, write_notebook  # noqa: E402
 from lab_server import LabServer  # noqa: E402
-from nbformat.v4 import new_code_cell, new_notebook  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 LESSONS = {
@@ -68,8 +66,7 @@ def panel(browser, name: str) -> None:
         config.mkdir()
         shutil.copytree(ROOT / "notebooks", served, ignore=shutil.ignore_patterns(".*"))
         for notebook, cell in CELLS.items():
-            named = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-            nbformat.write(new_notebook(cells=[new_code_cell(cell)], metadata=named), served / notebook)
+            write_notebook(served / notebook, cell)
         with LabServer(served, config) as server:
             lab = Lab(server, browser, width=1480, height=1200)
             for theme in THEMES:

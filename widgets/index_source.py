@@ -11,6 +11,7 @@ import torch
 
 from activations import IndexCapture, load_capture
 from qp_kernels.pivot.checks import LARGEST_D
+from widgets.arrays import read_arrays
 
 UNPACK = "q, k, w, lo, hi = capture.q, capture.k, capture.w, capture.lo, capture.hi"
 BOUNDS = "lo, hi = torch.zeros(len(q), dtype=torch.int64), torch.arange(len(k) - len(q) + 1, len(k) + 1)"
@@ -127,10 +128,15 @@ def _open_file(path: Path, name) -> Layer:
         return _layer(name, capture, made)
     if path.suffix != ".npz":
         raise ValueError(f"{path.name}: {ACCEPTED}")
-    with np.load(path, allow_pickle=False) as loaded:
-        if not {"q", "k", "w"} <= set(loaded.files):
-            raise ValueError(f"{path.name} holds the arrays {loaded.files}; it needs q, k and w")
-        arrays = {part: loaded[part] for part in ("q", "k", "w")}
+
+    def choose(names: list[str]) -> list[str]:
+        if not {"q", "k", "w"} <= set(names):
+            raise ValueError(f"{path.name} holds the arrays {names}; it needs q, k and w")
+        return ["q", "k", "w"]
+
+    arrays = read_arrays(path, choose)
+    if isinstance(arrays, np.ndarray):
+        raise ValueError(f"{path.name} holds a single array; it needs q, k and w")
     made = ["import numpy as np, torch", f"file = np.load({str(path)!r})"]
     made.append("q, k, w = (torch.from_numpy(file[name]) for name in 'qkw')")
     return _from_tensors(name, arrays, (*made, BOUNDS), path.name)

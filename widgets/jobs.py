@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import torch
 
+DROPPED = "the last change is not drawn"
 CLOSED = "this panel is closed; make a new one"
 _alive: weakref.WeakSet[Worker] = weakref.WeakSet()
 
@@ -117,9 +118,12 @@ class Worker:
             self._wake.notify_all()
 
     def cancel(self) -> None:
-        """Stop the running job at its next progress call and drop what waits."""
+        """Stop the running job at its next progress call and drop what waits, which is told as cancelled too."""
         with self._wake:
+            dropped = [kind for kind in self.kinds if kind in self._waiting and kind != self.background]
             self._stop_all()
+        for kind in dropped:
+            self._on_state(kind, "cancelled", DROPPED)
 
     def wait(self, timeout_s: float) -> None:
         """Block until nothing but background work runs or waits. Raises TimeoutError, or the error of a last job."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from activations import LanguageModel, LogitCapture, load_capture, storage
+from widgets.arrays import read_arrays
 
 WINDOW = 200  # tokens shown on either side of a row; a page of thousands would slow the browser
 
@@ -190,13 +191,15 @@ def _open_safetensors(path: Path) -> Rows:
 
 
 def _read_array(path: Path) -> tuple[np.ndarray, str]:
-    """The array of a numpy file, and the index expression that picks it. Pickled objects are refused by numpy."""
-    loaded = np.load(path, allow_pickle=False)
+    """The array of a numpy file, and the index expression that picks it."""
+
+    def choose(names: list[str]) -> list[str]:
+        if "logits" not in names and len(names) != 1:
+            raise ValueError(f"{path.name} holds the arrays {names}; name one of them 'logits'")
+        return ["logits"] if "logits" in names else names
+
+    loaded = read_arrays(path, choose)
     if isinstance(loaded, np.ndarray):
         return loaded, ""
-    with loaded:
-        names = loaded.files
-        key = "logits" if "logits" in names else names[0] if len(names) == 1 else None
-        if key is None:
-            raise ValueError(f"{path.name} holds the arrays {names}; name one of them 'logits'")
-        return loaded[key], f"[{key!r}]"
+    [(key, array)] = loaded.items()
+    return array, f"[{key!r}]"

@@ -19,6 +19,7 @@ FIGURE_CONFIG = {"responsive": True, "displaylogo": False}
 
 STYLE = """<style>
 .qp-panel .js-plotly-plot text { fill: var(--jp-ui-font-color1, #777777) !important; }
+.qp-wide .js-plotly-plot { min-width: 840px; }
 .qp-panel .js-plotly-plot .hovertext text { fill: #ffffff !important; }
 .qp-panel .js-plotly-plot .hovertext path { fill: #333333 !important; stroke: #777777 !important; }
 .qp-panel .widget-label, .qp-panel .widget-html-content { color: var(--jp-ui-font-color1, inherit); }

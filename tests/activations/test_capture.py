@@ -186,6 +186,7 @@ def test_all_rows_of_a_long_text_are_refused_by_name(tiny, monkeypatch):
         (TEXT, {"layer": True}, ValueError, "layer must be an int"),
         (TEXT, {"positions": [13]}, ValueError, "position 13 is not in a text of 13 tokens"),
         (TEXT, {"positions": [-14]}, ValueError, "position -14"),
+        (TEXT, {"positions": "all"}, ValueError, "positions must be one or more ints"),
         (TEXT, {"positions": []}, ValueError, "positions must be one or more ints"),
         (TEXT, {"positions": [0.5]}, ValueError, "positions must be"),
         (TEXT, {"positions": [True]}, ValueError, "positions must be"),

@@ -9,7 +9,9 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import nbformat
 from lab_server import THEMES
+from nbformat.v4 import new_code_cell, new_notebook
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 SCRIPTS = sorted((Path(__file__).resolve().parent / "page").glob("*.js"))
@@ -18,6 +20,13 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 # Errors of JupyterLab's own that no notebook can cause. Each pattern names one message; widen none.
 KNOWN_CONSOLE_ERRORS: tuple[re.Pattern, ...] = ()
+
+
+def write_notebook(path, *codes):
+    """Write a notebook of these code cells, for the Python that serves it."""
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    cells = [new_code_cell(code.strip()) for code in codes]
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
 
 
 class CellError(AssertionError):
@@ -56,6 +65,18 @@ class Lab:
         self.page.goto(f"{self.server.url}lab/tree/{name}?reset&token={self.server.token}", timeout=1000 * timeout_s)
         self.wait_for("path => window.qp && qp.ready(path)", timeout_s, name)
         self._wait_theme(theme)
+
+    def open_panel(self, path, code, theme="light"):
+        """Write a notebook of one cell that shows a panel named `explorer`, open it, run it, and wait for the panel.
+
+        Args:
+            path: Where in the served folder.
+        """
+        write_notebook(path, code)
+        self.open_notebook(path.name, theme=theme)
+        self.run_all(timeout_s=90)
+        self.wait_drawn()
+        self.kernel("explorer.wait(60)", 90)
 
     def switch_theme(self, theme):
         """Change the theme of the open page, as Settings > Theme does."""
@@ -294,6 +315,16 @@ class Lab:
     def clipped_texts(self):
         """Return labels of figures that are cut off at the figure's edge."""
         return self.page.evaluate("qp.clippedTexts()")
+
+    def looks_right(self):
+        """Assert that every text can be read, no label is cut, and no panel says that something is wrong."""
+        assert self.contrast_offenders() == []
+        assert self.clipped_texts() == []
+        assert self.error == ""
+
+    def was_quiet(self):
+        """Assert that the browser met no error and nothing reached outside since `open_notebook`."""
+        assert self.console_errors == [] and self.outgoing == []
 
     @property
     def console_errors(self):

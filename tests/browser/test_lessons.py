@@ -42,8 +42,7 @@ def drawn_kept(lab):
 
 
 def test_run_all_ends_quietly_with_a_figure(lesson):
-    assert lesson.console_errors == []
-    assert lesson.outgoing == []
+    lesson.was_quiet()
     assert lesson.error == ""
     assert lesson.first_figure_s < 60  # at rest 20 s: benchmarks/panel_latency.py --check
     assert f"of {V:,} tokens kept" in lesson.summary
@@ -169,8 +168,7 @@ def test_readable_in_light_and_after_a_switch_to_dark(lesson):
 
 
 def test_still_quiet_after_all_that(lesson):
-    assert lesson.console_errors == []
-    assert lesson.outgoing == []
+    lesson.was_quiet()
     assert lesson.broken_widgets() == []
 
 
@@ -180,18 +178,8 @@ def test_bell_curve_lesson_in_dark(lab):
     lab.wait_drawn()
     with lab.expect_change("dropped", "normal", "qq"):
         lab.press("position", "ArrowRight")
-    assert lab.contrast_offenders() == []
-    assert lab.clipped_texts() == []
-    assert lab.error == ""
-    assert lab.console_errors == []
-    assert lab.outgoing == []
-
-
-def looks_right(lab):
-    assert lab.contrast_offenders() == []
-    assert lab.clipped_texts() == []
-    assert lab.error == ""
-    assert lab.console_errors == [] and lab.outgoing == []
+    lab.looks_right()
+    lab.was_quiet()
 
 
 def test_indexer_lesson(lab):
@@ -199,7 +187,8 @@ def test_indexer_lesson(lab):
     lab.run_all(timeout_s=90)
     lab.wait_drawn()
     lab.wait_for("() => qp.summary().includes(\"query 18 ' the' keeps 4 of 19 keys\")", 30)
-    looks_right(lab)
+    lab.looks_right()
+    lab.was_quiet()
     with lab.expect_change("kept", "dropped", "cut", "mass_kept"):
         lab.press("k", "ArrowRight")
     lab.wait_for("() => qp.summary().includes('keeps 5 of 19 keys')")
@@ -213,7 +202,8 @@ def test_indexer_lesson(lab):
     lab.set_text("k", 2)
     lab.wait_for("() => qp.error() === '' && qp.summary().startsWith('layer 17') && qp.summary().includes('keeps 2')")
     lab.switch_theme("dark")
-    looks_right(lab)
+    lab.looks_right()
+    lab.was_quiet()
 
 
 @pytest.mark.model
@@ -226,7 +216,8 @@ def test_indexer_lesson_reads_what_is_typed(lab):
     lab.wait_for("() => qp.error().includes('empty')", 30)
     lab.set_text("text", "again and again")
     lab.wait_for("() => qp.error() === '' && qp.tokens().at(-1) === '␣again'", 30)
-    looks_right(lab)
+    lab.looks_right()
+    lab.was_quiet()
 
 
 def test_overlap_lesson_in_dark(lab):
@@ -236,13 +227,15 @@ def test_overlap_lesson_in_dark(lab):
     lab.wait_for(
         "() => qp.summary().startsWith('layer 11, k = 512') && qp.trace('layers').x.every(x => x !== null)", 30
     )
-    looks_right(lab)
+    lab.looks_right()
+    lab.was_quiet()
     with lab.expect_change("groups", "union_now", "joint_now"):
         lab.press("g", "ArrowRight")
     lab.click_plot(0.6, 0.17, subplot="x6y6")
     lab.set_text("k", 64)
     lab.wait_for("() => qp.summary().includes('k = 64 of up to 8,192 keys')")
-    looks_right(lab)
+    lab.looks_right()
+    lab.was_quiet()
 
 
 def test_pivot_lesson(lab):
@@ -250,9 +243,11 @@ def test_pivot_lesson(lab):
     lab.run_all(timeout_s=120)
     lab.wait_drawn()
     lab.wait_for("() => qp.summary().includes('groups of 4 search once')", 60)
-    looks_right(lab)
+    lab.looks_right()
+    lab.was_quiet()
     with lab.expect_change("refine_c", timeout_s=30):
         lab.press("g", "ArrowRight")
     lab.wait_for("() => qp.summary().includes('groups of 5 search once')", 30)
     lab.switch_theme("dark")
-    looks_right(lab)
+    lab.looks_right()
+    lab.was_quiet()

@@ -1,8 +1,6 @@
 """OverlapExplorer as a user meets it, on made-up layers and on the live model; lesson 07 is in test_lessons.py."""
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
 CELL = """
 from activations import synthetic
@@ -24,27 +22,10 @@ explorer
 """
 
 
-def opened(lab, served, name, cell):
-    """A notebook with one panel alone, run in light theme."""
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook = new_notebook(cells=[new_code_cell(cell.strip())], metadata={"kernelspec": kernel})
-    nbformat.write(notebook, served / f"{name}.ipynb")
-    lab.open_notebook(f"{name}.ipynb", theme="light")
-    lab.run_all(timeout_s=90)
-    lab.wait_drawn()
-    lab.kernel("explorer.wait(60)", 90)
-    return lab
-
-
 @pytest.fixture(scope="module")
 def overlap(lab, served):
-    return opened(lab, served, "overlap", CELL)
-
-
-def looks_right(lab):
-    assert lab.contrast_offenders() == []
-    assert lab.clipped_texts() == []
-    assert lab.error == ""
+    lab.open_panel(served / "overlap.ipynb", CELL)
+    return lab
 
 
 def marked(lab):
@@ -53,11 +34,11 @@ def marked(lab):
 
 
 def test_it_opens_quietly(overlap):
-    assert overlap.console_errors == [] and overlap.outgoing == []
+    overlap.was_quiet()
     assert overlap.page.evaluate("qp.fill(0)") == pytest.approx(1, abs=0.03)
     assert overlap.summary.startswith("layer 11, k = 512 of up to 8,192 keys")
     assert len(overlap.trace("layers")["x"]) == 3 and len(overlap.trace("map")["z"]) == 64 * 64
-    looks_right(overlap)
+    overlap.looks_right()
 
 
 def test_k_and_g_move_what_is_drawn(overlap):
@@ -68,7 +49,7 @@ def test_k_and_g_move_what_is_drawn(overlap):
     overlap.wait_for("() => qp.summary().includes('groups of 8: union ')")
     overlap.set_text("k", 40)
     overlap.wait_for("() => qp.summary().includes('k = 40 of up to')")
-    looks_right(overlap)
+    overlap.looks_right()
     overlap.set_text("k", 9000)
     overlap.wait_for("() => qp.error().startsWith('k must be a whole number from 1 to 8,192')")
     overlap.set_text("k", 512)
@@ -103,17 +84,28 @@ def test_another_layer_and_a_dark_theme(overlap):
         overlap.choose("layer", "17")
     overlap.wait_for("() => qp.summary().startsWith('layer 17, k = ')")
     overlap.switch_theme("dark")
-    looks_right(overlap)
+    overlap.looks_right()
     with overlap.expect_change("here"):
         overlap.press("query", "Home")
     overlap.wait_for("() => qp.summary().includes('with query 1')")
-    looks_right(overlap)
+    overlap.looks_right()
     assert overlap.console_errors == []
+
+
+def test_in_a_narrow_window_the_figure_scrolls_and_no_label_is_cut(overlap):
+    size = overlap.page.viewport_size
+    overlap.page.set_viewport_size({**size, "width": 900})
+    overlap.wait_for("() => qp.figure(0).offsetWidth === 840 && document.querySelector('.qp-panel').offsetWidth < 700")
+    overlap.page.wait_for_timeout(1000)
+    overlap.looks_right()
+    overlap.page.set_viewport_size(size)
+    overlap.wait_for("() => qp.figure(0).offsetWidth > 840")
 
 
 @pytest.fixture(scope="module")
 def live(lab, served):
-    return opened(lab, served, "overlap_live", LIVE)
+    lab.open_panel(served / "overlap_live.ipynb", LIVE)
+    return lab
 
 
 @pytest.mark.model
@@ -121,7 +113,7 @@ def test_a_live_model_opens_on_a_text(live):
     assert live.value("text").startswith('The "assert" statement')
     assert live.summary.startswith("layer 5, k = ") and len(live.trace("layers")["x"]) == 3
     assert live.outgoing == []
-    looks_right(live)
+    live.looks_right()
 
 
 @pytest.mark.model
@@ -133,11 +125,11 @@ def test_another_text_is_read_with_run(live):
     live.wait_for("() => qp.summary().includes('of up to 10')")
     live.choose("layer", "17")
     live.wait_for("() => qp.summary().startsWith('layer 17, k = ')")
-    looks_right(live)
+    live.looks_right()
     live.choose("to start from", "The Zen of Python")
     live.wait_for("() => qp.caption().includes('203 keys')")
     assert live.value("text").startswith("The Zen of Python, by Tim Peters")
-    looks_right(live)
+    live.looks_right()
 
 
 @pytest.mark.model

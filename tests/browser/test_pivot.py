@@ -1,8 +1,6 @@
 """PivotExplorer as a user meets it, on made-up layers with topics."""
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
 CELL = """
 from activations import synthetic
@@ -19,20 +17,8 @@ explorer
 @pytest.fixture(scope="module")
 def pivot(lab, served):
     """A notebook with the panel alone, run in light theme."""
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook = new_notebook(cells=[new_code_cell(CELL.strip())], metadata={"kernelspec": kernel})
-    nbformat.write(notebook, served / "pivot.ipynb")
-    lab.open_notebook("pivot.ipynb", theme="light")
-    lab.run_all(timeout_s=90)
-    lab.wait_drawn()
-    lab.kernel("explorer.wait(60)", 90)
+    lab.open_panel(served / "pivot.ipynb", CELL)
     return lab
-
-
-def looks_right(lab):
-    assert lab.contrast_offenders() == []
-    assert lab.clipped_texts() == []
-    assert lab.error == ""
 
 
 def marked(lab):
@@ -42,12 +28,12 @@ def marked(lab):
 
 
 def test_it_opens_quietly(pivot):
-    assert pivot.console_errors == [] and pivot.outgoing == []
+    pivot.was_quiet()
     assert pivot.page.evaluate("qp.fill(0)") == pytest.approx(1, abs=0.03)
     assert pivot.summary.startswith("layer 11, k = 512 of up to 8,192 keys: groups of 4 search once")
     assert len(pivot.trace("refine_g")["x"]) == 7 and len(pivot.trace("systems")["x"]) == 3
     assert all(marked(pivot))
-    looks_right(pivot)
+    pivot.looks_right()
 
 
 def test_what_was_drawn_before_it_was_shown_has_its_colours(pivot):
@@ -66,7 +52,7 @@ def test_sliders_move_what_is_drawn(pivot):
     with pivot.expect_change("scores", "so_far", "own", "kept"):
         pivot.press("query", "ArrowLeft", times=2)
     pivot.wait_for("() => qp.summary().includes('query 28 (')")
-    looks_right(pivot)
+    pivot.looks_right()
 
 
 def test_what_is_too_small_is_said(pivot):
@@ -75,7 +61,7 @@ def test_what_is_too_small_is_said(pivot):
     pivot.set_text("k", 700)
     pivot.set_text("c", 100)
     pivot.wait_for("() => qp.error() === '' && qp.summary().includes('which Refine needs in prefill: c = 711 is used')")
-    looks_right(pivot)
+    pivot.looks_right()
     pivot.set_text("k", 512)
     pivot.set_text("c", 1024)
     pivot.set_text("g", 4)
@@ -95,7 +81,7 @@ def test_rivals_stand_beside(pivot):
     pivot.wait_for("() => qp.trace('systems').y.length === 7")
     numbers = pivot.page.locator(".qp-numbers").inner_text()
     assert "HISA" in numbers and "IndexCache of layer 5" in numbers
-    looks_right(pivot)
+    pivot.looks_right()
 
 
 def test_modes_and_a_dark_theme(pivot):
@@ -105,9 +91,19 @@ def test_modes_and_a_dark_theme(pivot):
     with pivot.expect_change("refine_g", "reuse_g"):
         pivot.choose("proxy", "first")
     pivot.switch_theme("dark")
-    looks_right(pivot)
+    pivot.looks_right()
     with pivot.expect_change("scores", "kept"):
         pivot.choose("layer", "17")
     pivot.wait_for("() => qp.summary().startsWith('layer 17, k = ')")
-    looks_right(pivot)
+    pivot.looks_right()
     assert pivot.console_errors == []
+
+
+def test_in_a_narrow_window_the_figure_scrolls_and_no_label_is_cut(pivot):
+    size = pivot.page.viewport_size
+    pivot.page.set_viewport_size({**size, "width": 900})
+    pivot.wait_for("() => qp.figure(0).offsetWidth === 840 && document.querySelector('.qp-panel').offsetWidth < 700")
+    pivot.page.wait_for_timeout(1000)
+    pivot.looks_right()
+    pivot.page.set_viewport_size(size)
+    pivot.wait_for("() => qp.figure(0).offsetWidth > 840")

@@ -29,16 +29,10 @@ def search(lab):
     return lab
 
 
-def looks_right(lab):
-    assert lab.contrast_offenders() == []
-    assert lab.clipped_texts() == []
-    assert lab.error == ""
-
-
 def test_threshold_lesson_ends_quietly(threshold):
-    assert threshold.console_errors == [] and threshold.outgoing == []
+    threshold.was_quiet()
     assert threshold.page.evaluate("qp.fill(0)") == pytest.approx(1, abs=0.03)
-    looks_right(threshold)
+    threshold.looks_right()
 
 
 def test_map_and_candidates_cover_every_position(threshold):
@@ -58,7 +52,7 @@ def test_k_margin_and_shift_move_what_is_drawn(threshold):
     threshold.choose("margin rule", "the paper's: a share of |t|")
     threshold.set_text("shift", -300)
     threshold.wait_for("() => /: 0 of \\d+ positions hit/.test(qp.summary())")
-    looks_right(threshold)
+    threshold.looks_right()
     threshold.choose("margin rule", "σ: a share of δσ")
     threshold.wait_for("() => !/: 0 of \\d+ positions hit/.test(qp.summary())")
     threshold.set_text("shift", 0)
@@ -79,7 +73,7 @@ def test_the_map_over_p_and_a_dark_theme(threshold):
     threshold.wait_for("() => qp.summary().startsWith('p = 0.9,')")
     threshold.kernel("explorer.wait(60)", 90)
     threshold.switch_theme("dark")
-    looks_right(threshold)
+    threshold.looks_right()
     with threshold.expect_change("wanted"):
         threshold.press("p", "PageUp")
     threshold.choose("map over", "k")
@@ -100,10 +94,10 @@ def test_another_text_is_read_position_by_position(threshold):
 
 class TestSearch:
     def test_lesson_ends_quietly(self, search):
-        assert search.console_errors == [] and search.outgoing == []
+        search.was_quiet()
         assert search.page.evaluate("qp.figures().length") == 2
         assert "keeps the exact set in" in search.text()
-        looks_right(search)
+        search.looks_right()
 
     def test_arrow_keys_go_step_by_step(self, search):
         search.wait_for("() => qp.summary().includes('step 1 of ')")
@@ -115,13 +109,13 @@ class TestSearch:
         search.wait_for("() => qp.summary().startsWith('step 3 of ')")
         search.press("step", "End")
         search.wait_for("() => /^step (\\d+) of \\1, .*stops: the cut is/.test(qp.summary())")
-        looks_right(search)
+        search.looks_right()
 
     def test_pivots_between_bits(self, search):
         search.press("step", "Home")
         with search.expect_change("pivots", "left_quaternary"):
             search.choose("pivots", "between bits, as a kernel")
-        looks_right(search)
+        search.looks_right()
 
     def test_ties_move_with_k(self, search):
         ties = "qp.plotData(1).find(t => t.name === 'stays').x.length"
@@ -130,5 +124,5 @@ class TestSearch:
         search.set_text("k", 51, nth=1)
         search.wait_for(f"() => {ties} === {stay + 1}")
         search.switch_theme("light")
-        looks_right(search)
+        search.looks_right()
         assert search.console_errors == []

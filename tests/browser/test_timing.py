@@ -25,18 +25,12 @@ def timing(lab):
     return lab
 
 
-def looks_right(lab):
-    assert lab.contrast_offenders() == []
-    assert lab.clipped_texts() == []
-    assert lab.error == ""
-
-
 class TestSorting:
     def test_lesson_ends_quietly(self, sorting):
-        assert sorting.console_errors == [] and sorting.outgoing == []
+        sorting.was_quiet()
         assert sorting.page.evaluate("qp.figures().length") == 2
         assert sorting.page.evaluate("qp.fill(0)") == pytest.approx(1, abs=0.03)
-        looks_right(sorting)
+        sorting.looks_right()
 
     def test_every_way_has_a_dot_and_a_sort_is_right_of_the_floor(self, sorting):
         floor = sorting.trace("floor_read_write")["x"][0]
@@ -48,7 +42,7 @@ class TestSorting:
             sorting.press("B", "ArrowLeft")
         sorting.kernel("explorer.wait(60)", 90)
         sorting.switch_theme("dark")
-        looks_right(sorting)
+        sorting.looks_right()
 
     def test_a_way_is_hidden(self, sorting):
         with sorting.expect_change("torch_sort"):
@@ -69,17 +63,17 @@ class TestSorting:
             sorting.click_button("Run")
         sorting.kernel("explorer.wait(90)", 120)
         sorting.wait_for("() => qp.trace('qp_kernels').x.length >= 4")
-        looks_right(sorting)
+        sorting.looks_right()
         assert sorting.console_errors == []
 
 
 class TestTiming:
     def test_lesson_ends_quietly(self, timing):
-        assert timing.console_errors == [] and timing.outgoing == []
+        timing.was_quiet()
         assert timing.page.evaluate("qp.figures().length") == 2
         assert "equal: True" in timing.text() and "@triton.jit" in timing.text()
-        looks_right(timing)
+        timing.looks_right()
 
     def test_light_theme(self, timing):
         timing.switch_theme("light")
-        looks_right(timing)
+        timing.looks_right()

@@ -10,7 +10,7 @@ import torch
 
 from activations import IndexCapture, synthetic
 from qp_kernels import index_metrics
-from widgets import IndexerExplorer, OverlapExplorer, PivotExplorer
+from widgets import IndexerExplorer, LogitExplorer, OverlapExplorer, PivotExplorer
 
 PANELS = (OverlapExplorer, PivotExplorer, IndexerExplorer)
 T, N = 8, 40
@@ -201,3 +201,35 @@ def test_neighbours_count_where_both_select(open_panel):
     assert panel.to_frame("layers").adjacent[0] == pytest.approx(np.mean(shared))
     joint, union = index_metrics.joint_and_union(indices[[0, 1, 4, 5, 6, 7]], 2)
     assert panel.to_frame("layers").union[0] == pytest.approx(float(union.mean()))
+
+
+def test_files_that_are_not_sound_are_named(tmp_path):
+    (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
+    (tmp_path / "words.npz").write_text("hello")
+    np.savez(tmp_path / "objects.npz", q=np.array([{}], dtype=object), k=np.zeros((3, 2)), w=np.zeros(3))
+    for name in ("damaged", "words", "objects"):
+        for kind in (OverlapExplorer, LogitExplorer):
+            source = tmp_path / f"{name}.npz"
+            if kind is LogitExplorer:
+                source = source.rename(tmp_path / f"{name}_logits.npz")
+                if name == "objects":
+                    np.savez(source, logits=np.array([{}], dtype=object))
+            with pytest.raises(ValueError, match=f"{source.name} is no sound file of arrays without pickled objects"):
+                kind(source)
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    with pytest.raises(ValueError, match="holds a single array; it needs q, k and w"):
+        OverlapExplorer((tmp_path / "one.npy").rename(tmp_path / "one.npz"))
+
+
+@pytest.mark.parametrize("kind", PANELS)
+def test_a_change_that_cancel_drops_is_told(open_panel, kind):
+    panel = open_panel(kind, made(), k=3)
+    panel.updates_per_s = 1
+    panel.k.value = 5
+    panel.wait()
+    panel.k.value = 7  # waits for its second
+    panel.cancel()
+    assert panel.status == "cancelled: the last change is not drawn"
+    panel.k.value = 6
+    panel.wait()
+    assert panel.status == ""

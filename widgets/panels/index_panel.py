@@ -58,6 +58,7 @@ class IndexPanel(ControlledPanel):
         self._placed = False  # the text starts where the first query has most of its keys
         names = [one.name for one in opened]
         super().__init__(self._empty_figure(names), ("capture", *self.kinds))
+        self.add_class("qp-wide")  # parts side by side: where they have no room the figure scrolls
         try:
             self._adopt(self._new_controls(names))
             self._use_layers(opened, layer=layer, query=-1 if self._live else query)
