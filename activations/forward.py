@@ -50,10 +50,7 @@ def hidden_states(
     while start < len(ids):
         # A model whose cache cannot be continued by a chunk gets the whole text at once instead.
         stop = min(start + chunk, len(ids)) if chunked else len(ids)
-        arguments = {"input_ids": ids[None, start:stop], "use_cache": chunked or cached}
-        if cache is not None:
-            accepted = inspect.signature(model.forward).parameters
-            arguments[next(name for name in _CACHE_NAMES if name in accepted)] = cache
+        arguments = _arguments(model, ids[start:stop], cache, chunked or cached)
         states, last, own, cache = _forward(model, arguments, layer)
         if stop < len(ids) and not _only_attends(cache):
             chunked, cache = False, None
@@ -62,6 +59,38 @@ def hidden_states(
         start = stop
         progress(done + stop, total, "Reading the text")
     return torch.cat(parts), last, own
+
+
+def continued(model, ids: torch.Tensor, cache=None, chunk: int | None = None):
+    """Head inputs of further tokens of a text, and the model's cache, which then holds them too.
+
+    Args:
+        ids: [S] int64 on the model's device. cache: What the earlier tokens gave; None begins a text.
+        chunk: Tokens read at once; None: 512.
+    Returns:
+        hidden [S, H], cache.
+    Raises:
+        ValueError: no ids, or a chunk below 1. RuntimeError: the model's cache holds more than keys and values, so that
+            it cannot be continued by several tokens.
+    """
+    chunk = CHUNK if chunk is None else chunk
+    if not len(ids) or chunk < 1:
+        raise ValueError(f"there must be tokens, and a chunk of at least 1, got {len(ids)} and {chunk}")
+    parts = []
+    for some in ids.split(chunk):
+        states, _, _, cache = _forward(model, _arguments(model, some, cache, True), None)
+        if not _only_attends(cache):
+            raise RuntimeError(f"the cache of {type(model).__name__} holds more than keys and values: no chunks")
+        parts.append(states)
+    return torch.cat(parts), cache
+
+
+def _arguments(model, ids: torch.Tensor, cache, use_cache: bool) -> dict:
+    arguments = {"input_ids": ids[None], "use_cache": use_cache}
+    if cache is not None:
+        accepted = inspect.signature(model.forward).parameters
+        arguments[next(name for name in _CACHE_NAMES if name in accepted)] = cache
+    return arguments
 
 
 def _forward(model, arguments: dict, layer: int | None):

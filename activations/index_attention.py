@@ -1,8 +1,8 @@
 """What the attention of one layer is given, seen where transformers hands it to its attention function.
 
-There queries and keys are what the layer really uses: projected, normed and rotated by the model's own code. For the
-time of a capture the layer's attention module reads its configuration through a stand-in that names our function, which
-looks and then calls the one that the model would have called. Knows nothing of texts.
+There queries and keys are what the layer really uses: projected, normed and rotated by the model's own code. For a
+time the layer's attention module reads its configuration through a stand-in that names our function, which looks, or
+attends otherwise (`selected_attention.py`), and calls the one that the model would have called. Knows nothing of texts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class _Config:
 
     _attn_implementation = NAME
 
-    def __init__(self, own, sees: tuple[Callable, ...]):
-        self.__dict__.update(own=own, sees=sees)
+    def __init__(self, own, attend: Callable):
+        self.__dict__.update(own=own, attend=attend)
 
     def __getattr__(self, name: str):
         return getattr(self.own, name)
@@ -38,7 +38,7 @@ class _Config:
 def _register() -> None:
     from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, _look_and_attend)
+    AttentionInterface.register(NAME, _attend)
 
 
 def attention_modules(model, layer: int) -> list:
@@ -55,32 +55,54 @@ def attention_modules(model, layer: int) -> list:
 
 
 @contextmanager
+def attention_by(model, layer: int, attend: Callable) -> Iterator[None]:
+    """Have a layer attend by attend(own, module, query, key, value, mask, **options).
+
+    Args:
+        attend: Gets what an attention function of transformers gets, after `own`: the function that would have been
+            called, which takes the same without itself. What replaces a layer already is such a function.
+    """
+    _register()
+    found = [(module, module.config) for module in attention_modules(model, layer)]
+    try:
+        for module, config in found:
+            module.config = _Config(config, functools.partial(attend, functools.partial(_own, config)))
+        yield
+    finally:
+        for module, config in found:
+            module.config = config
+
+
+@contextmanager
 def attention_seen(model, layer: int, *sees: Callable) -> Iterator[None]:
     """Call each see(module, query [Hq, S, D], key [Hkv, n, D], options) whenever the layer attends; nothing without."""
     if not sees:
         yield
         return
-    _register()
-    found = [(module, module.config) for module in attention_modules(model, layer)]
-    try:
-        for module, own in found:
-            module.config = _Config(own, sees)
+
+    def look_and_attend(own, module, query, key, value, mask, *args, **options):
+        for see in sees:
+            see(module, query[0], key[0], options)
+        return own(module, query, key, value, mask, *args, **options)
+
+    with attention_by(model, layer, look_and_attend):
         yield
-    finally:
-        for module, own in found:
-            module.config = own
 
 
-def _look_and_attend(module, query, key, value, attention_mask, *args, **options):
-    config = module.config
-    for see in config.sees:
-        see(module, query[0], key[0], options)
-    name = config.own._attn_implementation
+def _attend(module, *args, **options):
+    return module.config.attend(module, *args, **options)
+
+
+def _own(config, module, query, key, value, mask, *args, **options):
+    """Attend as the module does with this configuration."""
+    if isinstance(config, _Config):
+        return config.attend(module, query, key, value, mask, *args, **options)
+    name = config._attn_implementation
     home = sys.modules[type(module).__module__]
     function = home.ALL_ATTENTION_FUNCTIONS.get_interface(name, getattr(home, "eager_attention_forward", None))
     if options.get("indices") is not None and name in _MASKED:
-        attention_mask = _without_the_rest(attention_mask, options.pop("indices"), query.dtype)
-    return function(module, query, key, value, attention_mask, *args, **options)
+        mask = _without_the_rest(mask, options.pop("indices"), query.dtype)
+    return function(module, query, key, value, mask, *args, **options)
 
 
 def _without_the_rest(mask: Tensor, indices: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,56 @@
+"""Intervals: known values, coverage by simulation, limits, and what is refused."""
+
+import numpy as np
+import pytest
+
+from qp_kernels.intervals import bootstrap, wilson
+
+
+def test_wilson_has_the_values_of_the_formula():
+    # Both ends solve |share - p| = z sqrt(p (1 - p) / n).
+    for right, of in [(0, 5), (1, 5), (13, 20), (99, 100)]:
+        for end in wilson(right, of):
+            if 0 < end < 1:
+                z = abs(right / of - end) / np.sqrt(end * (1 - end) / of)
+                assert z == pytest.approx(1.959964, rel=1e-5)
+    assert wilson(0, 5)[0] == 0 and wilson(5, 5)[1] == 1
+    assert wilson(7, 10, level=0.5)[0] > wilson(7, 10)[0]
+
+
+def test_wilson_covers_as_it_says():
+    random = np.random.default_rng(0)
+    found = [wilson(int(right), 30) for right in random.binomial(30, 0.7, size=2000)]
+    assert 0.93 <= np.mean([low <= 0.7 <= high for low, high in found]) <= 0.98
+
+
+def test_bootstrap_covers_as_it_says():
+    random = np.random.default_rng(0)
+    found = [bootstrap([random.normal(2.0, 1.0, 40)], draws=400, seed=i) for i in range(300)]
+    assert 0.89 <= np.mean([low <= 2.0 <= high for low, high in found]) <= 0.98
+
+
+def test_every_group_counts_alike():
+    random = np.random.default_rng(0)
+    many, few = random.normal(0, 1, 1000), random.normal(10, 1, 20)
+    low, high = bootstrap([many, few])
+    assert low < (many.mean() + few.mean()) / 2 < high and 4 < low and high < 6
+    assert bootstrap([many, few]) == (low, high) != bootstrap([many, few], seed=1)
+    narrow = bootstrap([many])
+    assert narrow[1] - narrow[0] == pytest.approx(2 * 1.96 / np.sqrt(1000), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: wilson(1, 0), "got 1 of 0"),
+        (lambda: wilson(3, 2), "got 3 of 2"),
+        (lambda: wilson(1, 2, level=1.0), r"level must be in \(0, 1\), got 1.0"),
+        (lambda: bootstrap([]), "at least one value"),
+        (lambda: bootstrap([[1.0], []]), "at least one value"),
+        (lambda: bootstrap([[1.0, float("nan")]]), "finite"),
+        (lambda: bootstrap([[1.0]], draws=0), "draws"),
+    ],
+)
+def test_what_is_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
