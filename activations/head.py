@@ -92,6 +92,15 @@ class Head:
                 logits += bias
             return self._finish(logits.to(dtype))
 
+    def together(self, hidden: torch.Tensor) -> torch.Tensor:
+        """float32 logits [R, V] of hidden states [R, H] in one product: for sums over many rows.
+
+        Quicker than `rows`, and rounded differently for every number of rows.
+        """
+        weight, bias = self.matrix(self.dtype)
+        logits = torch.nn.functional.linear(hidden.to(weight.device, weight.dtype), weight, bias)
+        return self._finish(logits.float())
+
     def _finish(self, logits: torch.Tensor) -> torch.Tensor:
         if self.scale != 1.0:
             logits *= self.scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -64,6 +64,15 @@ class TokenText:
         if any(char not in self._bytes for char in raw):
             return raw
         return bytes(self._bytes[char] for char in raw).decode("utf-8", errors="backslashreplace")
+
+
+def apart(encode: Callable[[str], torch.Tensor]) -> tuple[torch.Tensor, Callable[[str], torch.Tensor]]:
+    """What a tokenizer puts before every text (BOS, or nothing), and an `encode` of what follows it alone."""
+    one, other = encode("a"), encode("7")
+    n = 0
+    while n < min(len(one), len(other)) and one[n] == other[n]:
+        n += 1
+    return one[:n], lambda text: encode(text)[n:]
 
 
 def _length(tokenizer, default: int) -> int:

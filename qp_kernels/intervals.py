@@ -31,7 +31,9 @@ def wilson(right: int, of: int, *, level: float = LEVEL) -> tuple[float, float]:
     share, spread = right / of, z * z / of
     middle = share + spread / 2
     half = z * math.sqrt(share * (1 - share) / of + spread / (4 * of))
-    return max(0.0, (middle - half) / (1 + spread)), min(1.0, (middle + half) / (1 + spread))
+    # The ends of no success and of nothing else are exact, whatever is rounded.
+    low = (middle - half) / (1 + spread) if right else 0.0
+    return low, (middle + half) / (1 + spread) if right < of else 1.0
 
 
 def bootstrap(

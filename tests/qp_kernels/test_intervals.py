@@ -19,8 +19,9 @@ def test_wilson_has_the_values_of_the_formula():
 
 def test_wilson_covers_as_it_says():
     random = np.random.default_rng(0)
-    found = [wilson(int(right), 30) for right in random.binomial(30, 0.7, size=2000)]
-    assert 0.93 <= np.mean([low <= 0.7 <= high for low, high in found]) <= 0.98
+    shares = random.uniform(0.1, 0.9, 4000)
+    found = [wilson(int(right), 30) for right in random.binomial(30, shares)]
+    assert 0.94 <= np.mean([low <= p <= high for p, (low, high) in zip(shares, found)]) <= 0.96
 
 
 def test_bootstrap_covers_as_it_says():

@@ -1,0 +1,218 @@
+"""What does each selection of keys cost a model, beside full attention: loss on passages, answers to generated tasks?
+
+    python benchmarks/quality.py --lengths 1024 --topk 64 --samples 5 --systems dense refine reuse    minutes on a CPU
+    python benchmarks/quality.py --record                                  2K to 32K, every system: for a GPU
+
+The layers that see the whole text attend to selected keys only, in prefill and decode; their own queries and keys are
+the index. A task counts only at lengths where full attention answers 60 % of the examples; else no other is asked.
+Shares have Wilson intervals, means bootstrap intervals, both of 95 %; differences from full attention are paired.
+Nothing is chosen by what is measured here: the greedy pattern of IndexCache is found on passages of another split.
+`--record` writes data/results/quality.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+
+import activations
+from activations import passages, quality, tasks, texts
+from activations.selection import Selection, systems
+from qp_kernels import results
+from qp_kernels.intervals import bootstrap, wilson
+from qp_kernels.pivot import index_cache_greedy
+
+CALIBRATION = 4  # passages of each kind that the greedy pattern is found on
+KEPT = 2  # layers that select in it
+GREEDY = "index cache greedy"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser().parse_args(given)
+    lm = activations.load(options.model, device=options.device, dtype=options.dtype)
+    layers = options.layers or activations.index_layers(lm)
+    about = {"model": lm.name, "compute_dtype": str(lm.dtype).removeprefix("torch."), "source": "attention"}
+    about |= {"layers": " ".join(map(str, layers)), "samples": options.samples, "first_seed": options.seed}
+    about |= {"level": 0.95, "counts_from": quality.COUNTS_FROM, "chunk": options.chunk, "texts": texts.PSF_LICENCE}
+    records = []
+    for topk in options.topk:
+        chosen = chosen_systems(lm, layers, topk, options)
+        if (greedy := chosen.get(GREEDY)) is not None:
+            about[f"greedy_pattern_{topk}"] = greedy.pattern
+        for length in options.lengths:
+            for kind, name, items in measured(lm, length, options):
+                records += compared(lm, layers, chosen, kind, name, length, topk, items, options, records)
+        print(averages(records, topk), flush=True)
+    if options.record:
+        command = f"python benchmarks/quality.py {' '.join(without_folder(given))}".strip()
+        shared = {"device": options.device, "command": command, "folder": options.folder}
+        print(f"recorded in {results.write(options.record, records, about=about, **shared).name}")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cuda = torch.cuda.is_available()
+    top.add_argument("--model", default=activations.models.gemma.NAME)
+    top.add_argument("--device", default="cuda" if cuda else "cpu")
+    top.add_argument("--dtype", default="auto")
+    top.add_argument("--layers", type=int, nargs="+", help="instead of all that see the whole text")
+    top.add_argument("--lengths", type=int, nargs="+", default=[2048, 4096, 8192, 16384, 32768], help="in tokens")
+    top.add_argument("--topk", type=int, nargs="+", default=[256, 512, 2048])
+    top.add_argument("--systems", nargs="+", metavar="NAME", help="instead of all; always with 'full'")
+    top.add_argument("--tasks", nargs="*", default=list(tasks.TASKS), choices=tasks.TASKS)
+    top.add_argument("--passages", nargs="*", default=list(passages.KINDS), choices=passages.KINDS)
+    top.add_argument("--samples", type=int, default=20, help="of each task, and of each kind of passage")
+    top.add_argument("--seed", type=int, default=0, help="of the first sample; the next ones follow")
+    top.add_argument("--chunk", type=int, default=4096 if cuda else 512, help="tokens read at once")
+    top.add_argument("--record", nargs="?", const="quality", metavar="NAME", help="write data/results/NAME.json")
+    top.add_argument("--folder", help="of the file instead of data/results")
+    return top
+
+
+def without_folder(given: list[str]) -> list[str]:
+    """The arguments as they can be told to others: quoted, and without a place of this machine."""
+    found = list(given)
+    if "--folder" in found:
+        at = found.index("--folder")
+        del found[at : at + 2]
+    return [f"'{word}'" if " " in word else word for word in found]
+
+
+def chosen_systems(lm, layers: list[int], topk: int, options) -> dict[str, Selection]:
+    """The systems asked for, full attention first; the greedy pattern is found only if its system is among them."""
+    known = systems(topk, len(layers))
+    asked = options.systems or [*known, *[GREEDY] * (len(layers) > KEPT)]
+    if unknown := set(asked) - {*known, GREEDY}:
+        raise SystemExit(f"there is no system {sorted(unknown)[0]!r}; there are {', '.join([*known, GREEDY])}")
+    if GREEDY in asked:
+        known = systems(topk, len(layers), greedy=greedy_pattern(lm, layers, topk, options))
+    return {name: one for name, one in known.items() if name == "full" or name in asked}
+
+
+def greedy_pattern(lm, layers: list[int], topk: int, options) -> str:
+    """IndexCache's pattern by loss on the training split, at the shortest of the lengths."""
+    seeds, length = range(CALIBRATION), min(options.lengths)
+    given = [
+        passages.passage(lm.encode, kind, length, seed, split="training")
+        for kind in ("prose", "few-shot")
+        for seed in seeds
+    ]
+
+    def loss(pattern: str) -> float:
+        selection = Selection("dense", topk, pattern=pattern)
+        losses = quality.passage_losses(lm, given, selection, layers=layers, chunk=options.chunk)
+        return sum(losses) / len(losses)
+
+    return index_cache_greedy(loss, len(layers), min(KEPT, len(layers)))
+
+
+def measured(lm, length: int, options) -> Iterator[tuple[str, str, list]]:
+    """("task" or "passage", its name, the samples) of everything that is asked at a length."""
+    seeds = range(options.seed, options.seed + options.samples)
+    for name in options.tasks:
+        yield "task", name, [tasks.example(lm.encode, name, length, seed) for seed in seeds]
+    for name in options.passages:
+        yield "passage", name, [passages.passage(lm.encode, name, length, seed) for seed in seeds]
+
+
+def compared(lm, layers, chosen, kind, name, length, topk, items, options, earlier) -> list[dict]:
+    """A record for each system; full attention is not asked again where an earlier topk has asked it."""
+    found, full = [], None
+    for system, selection in chosen.items():
+        what = {"kind": kind, "name": name, "length": length, "topk": topk, "system": system, "label": selection.label}
+        same = {"kind": kind, "name": name, "length": length, "system": "full"}
+        known = next((r for r in earlier if all(r[key] == value for key, value in same.items())), None)
+        if system == "full" and known is not None:
+            record = {**known, **what}
+        else:
+            start = time.monotonic()
+            ask = quality.answers if kind == "task" else quality.passage_losses
+            given = ask(lm, items, selection, layers=layers, chunk=options.chunk)
+            scores = task_scores(given, full) if kind == "task" else passage_scores(given, full)
+            record = {**what, **scores, "seconds": time.monotonic() - start}
+        full = full or record
+        record["counts"] = kind == "passage" or full["accuracy"] >= quality.COUNTS_FROM
+        found.append(record)
+        print(line(record), flush=True)
+        if not record["counts"]:
+            print(f"{name} at {length:,} tokens does not count: full attention answers too few", flush=True)
+            break
+    return found
+
+
+def task_scores(given: list[quality.Answer], full: dict | None) -> dict:
+    right = [int(answer.right) for answer in given]
+    low, high = wilson(sum(right), len(right))
+    scores = {"samples": len(right), "right": sum(right), "accuracy": sum(right) / len(right)}
+    scores |= {"accuracy_low": low, "accuracy_high": high, "each": " ".join(map(str, right))}
+    return {**scores, **losses_of([answer.loss for answer in given], full)}
+
+
+def passage_scores(given: list[float], full: dict | None) -> dict:
+    return {"samples": len(given), **losses_of(given, full)}
+
+
+def losses_of(losses: list[float], full: dict | None) -> dict:
+    """Mean loss with its interval, and how much more than with full attention on the same samples."""
+    low, high = bootstrap([losses])
+    scores = {"loss": mean(losses), "loss_low": low, "loss_high": high}
+    scores["each_loss"] = " ".join(f"{loss:.6f}" for loss in losses)
+    if full is None:
+        return {**scores, "more": 0.0, "more_low": 0.0, "more_high": 0.0}
+    before = [float(loss) for loss in full["each_loss"].split()]
+    more = [ours - theirs for ours, theirs in zip(losses, before, strict=True)]
+    low, high = bootstrap([more])
+    return {**scores, "more": mean(more), "more_low": low, "more_high": high}
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def line(record: dict) -> str:
+    words = [f"{record['length']:>6,}", f"{record['name']:<17}", f"{record['system']:<20}"]
+    if record["kind"] == "task":
+        share = [f"{100 * record[key]:.0f}" for key in ("accuracy", "accuracy_low", "accuracy_high")]
+        words.append(f"{share[0]:>3} % [{share[1]}, {share[2]}]")
+    words.append(f"loss {record['loss']:.3f}")
+    if record["system"] != "full":
+        words.append(f"{record['more']:+.3f} [{record['more_low']:+.3f}, {record['more_high']:+.3f}]")
+    return "  ".join(words)
+
+
+def averages(records: list[dict], topk: int) -> str:
+    """By system and length: the mean over tasks that count, and the mean of what passages lose; with intervals."""
+    here = [record for record in records if record["topk"] == topk and record["counts"]]
+    lines = [f"topk {topk:,}: tasks in %, and nats that passages lose, with 95 % intervals"]
+    for length in sorted({record["length"] for record in here}):
+        for system in dict.fromkeys(record["system"] for record in here):
+            mine = [record for record in here if (record["length"], record["system"]) == (length, system)]
+            words = [f"{length:>6,}", f"{system:<20}"]
+            right = [[int(one) for one in r["each"].split()] for r in mine if r["kind"] == "task"]
+            if right:
+                low, high = bootstrap(right)
+                words.append(f"{100 * mean([mean(one) for one in right]):5.1f} [{100 * low:.0f}, {100 * high:.0f}]")
+            more = [gains(record, records) for record in mine if record["kind"] == "passage"]
+            if more:
+                low, high = bootstrap(more)
+                words.append(f"{mean([mean(one) for one in more]):+.4f} [{low:+.4f}, {high:+.4f}]")
+            lines.append("  ".join(words))
+    return "\n".join(lines)
+
+
+def gains(record: dict, records: list[dict]) -> list[float]:
+    """How much more loss each passage has than with full attention."""
+    keys = ("kind", "name", "length", "topk")
+    full = next(r for r in records if r["system"] == "full" and all(r[key] == record[key] for key in keys))
+    pairs = zip(record["each_loss"].split(), full["each_loss"].split(), strict=True)
+    return [float(ours) - float(theirs) for ours, theirs in pairs]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

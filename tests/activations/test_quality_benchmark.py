@@ -1,0 +1,138 @@
+"""benchmarks/quality.py on a small model: what it asks, in which order, and what it records."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+import activations
+from activations import quality, wrap
+from qp_kernels import results
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "quality.py"
+SMALL = ["--device", "cpu", "--lengths", "512", "--topk", "16", "--samples", "3", "--chunk", "128"]
+
+
+class Words:
+    """Words of a fixed vocabulary: lengths are as for a real tokenizer, ids stay below 400."""
+
+    bos_token_id, eos_token_id = 1, 2
+
+    def __len__(self):
+        return 400
+
+    def encode(self, text):
+        import re
+
+        return [1, *(3 + sum(map(ord, piece)) % 397 for piece in re.findall(r" ?[A-Za-z]+|.|\n", text))]
+
+    def decode(self, ids):
+        return "".join(map(chr, ids))
+
+
+@pytest.fixture
+def bench(tiny_model, monkeypatch):
+    lm = wrap(tiny_model("llama", vocab_size=400, max_position_embeddings=2048), Words(), name="small")
+    monkeypatch.setattr(activations, "load", lambda name, **options: lm)
+    spec = importlib.util.spec_from_file_location("benchmark_quality", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def know(monkeypatch, share):
+    """Let full attention answer this share of the examples, and others one fewer."""
+    real = quality.answers
+
+    def answers(lm, examples, selection, **options):
+        given = real(lm, examples, selection, **options)
+        right = round(share * len(given)) - (selection.system != "full")
+        return [quality.Answer(i < right, one.loss) for i, one in enumerate(given)]
+
+    monkeypatch.setattr(quality, "answers", answers)
+
+
+def test_records(bench, monkeypatch, tmp_path, capsys):
+    know(monkeypatch, 1.0)
+    given = [
+        *SMALL,
+        "--tasks",
+        "copying",
+        "--passages",
+        "few-shot",
+        "prose",
+        "--systems",
+        "dense",
+        "refine + index cache",
+    ]
+    assert bench.main([*given, "--record", "--folder", str(tmp_path)]) == 0
+    read = results.read("quality", folder=tmp_path)
+    seen = [(r["name"], r["system"], r["label"]) for r in read.records]
+    systems = [("full", "full"), ("dense", "dense"), ("refine + index cache", "refine g4 c32 FFS")]
+    assert seen == [(name, *one) for name in ("copying", "few-shot", "prose") for one in systems]
+    full, dense = read.records[:2]
+    assert (full["right"], full["samples"], full["each"], dense["right"]) == (3, 3, "1 1 1", 2)
+    assert dense["accuracy_low"] < 2 / 3 < dense["accuracy_high"] < full["accuracy_high"] == 1
+    assert all(r["loss_low"] <= r["loss"] <= r["loss_high"] and r["counts"] for r in read.records)
+    assert all(r["more_low"] <= r["more"] <= r["more_high"] for r in read.records)
+    assert [r["more"] for r in read.records if r["system"] == "full"] == [0.0] * 3
+    assert all(r["more"] != 0 for r in read.records if r["system"] == "dense")
+    assert read.command == (
+        "python benchmarks/quality.py --device cpu --lengths 512 --topk 16 --samples 3 --chunk 128 --tasks copying "
+        "--passages few-shot prose --systems dense 'refine + index cache' --record"
+    )
+    assert (read.about["layers"], read.about["first_seed"], read.about["source"]) == ("0 1 2", 0, "attention")
+    text = capsys.readouterr().out
+    assert "topk 16" in text and "   512  dense" in text and "66.7 [" in text
+
+
+def test_a_task_that_does_not_count_is_not_asked_of_others(bench, monkeypatch, capsys):
+    know(monkeypatch, 0.34)
+    assert bench.main([*SMALL, "--tasks", "needle", "--passages", "--systems", "dense"]) == 0
+    text = capsys.readouterr().out
+    assert "needle at 512 tokens does not count" in text and "dense" not in text
+
+
+def test_full_attention_is_asked_once_for_every_topk(bench, monkeypatch, tmp_path):
+    real, asked = quality.passage_losses, []
+
+    def losses(lm, given, selection, **options):
+        asked.append((selection.system, selection.topk))
+        return real(lm, given, selection, **options)
+
+    monkeypatch.setattr(quality, "passage_losses", losses)
+    given = [*SMALL, "--topk", "16", "32", "--tasks", "--passages", "code", "--systems", "dense"]
+    assert bench.main([*given, "--record", "other", "--folder", str(tmp_path)]) == 0
+    assert asked == [("full", 16), ("dense", 16), ("dense", 32)]
+    read = results.read("other", folder=tmp_path)
+    assert [(r["topk"], r["system"]) for r in read.records] == [
+        (16, "full"),
+        (16, "dense"),
+        (32, "full"),
+        (32, "dense"),
+    ]
+    assert read.records[0]["loss"] == read.records[2]["loss"]
+
+
+def test_the_greedy_pattern_is_found_on_the_training_split(bench, monkeypatch, tmp_path):
+    from activations import passages
+
+    real, splits = passages.passage, []
+
+    def passage(encode, kind, length, seed, **options):
+        splits.append(options.get("split", "evaluation"))
+        return real(encode, kind, length, seed, **options)
+
+    monkeypatch.setattr(passages, "passage", passage)
+    monkeypatch.setattr(bench, "CALIBRATION", 1)
+    given = [*SMALL, "--tasks", "--passages", "code", "--systems", "index cache greedy"]
+    assert bench.main([*given, "--record", "--folder", str(tmp_path)]) == 0
+    assert splits == ["training"] * 2 + ["evaluation"] * 3
+    read = results.read("quality", folder=tmp_path)
+    pattern = read.about["greedy_pattern_16"]
+    assert pattern in ("FFS", "FSF") and read.records[1]["label"] == f"dense {pattern}"
+
+
+def test_an_unknown_system(bench):
+    with pytest.raises(SystemExit, match="there is no system 'x'; there are full, dense, .*, index cache greedy"):
+        bench.main([*SMALL, "--systems", "x"])
