@@ -24,10 +24,12 @@ _HOME = {
     "save_indexer": "indexer_file",
     "load_indexer": "indexer_file",
     "index_report": "index_quality",
+    "selected_attention": "selected",
+    "Selection": "selection",
     "save_capture": "storage",
     "load_capture": "storage",
 }
-_MODULES = ("models", "capture", "storage", "synthetic", "texts")
+_MODULES = ("models", "capture", "storage", "synthetic", "texts", "tasks", "passages", "quality")
 
 __all__ = [*_HOME, "recorded", "recorded_names", "synthetic", "texts"]
 

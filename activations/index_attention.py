@@ -2,7 +2,7 @@
 
 There queries and keys are what the layer really uses: projected, normed and rotated by the model's own code. For a
 time the layer's attention module reads its configuration through a stand-in that names our function, which looks, or
-attends otherwise (`selected_attention.py`), and calls the one that the model would have called. Knows nothing of texts.
+attends otherwise (`selected.py`), and calls the one that the model would have called. Knows nothing of texts.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from .forward import continued, evaluating
 from .models import LanguageModel
 from .passages import Passage
 from .progress import Progress, quiet
-from .selected_attention import Indexer, selected_attention
+from .selected import Indexer, selected_attention
 from .selection import Selection
 from .tasks import Example
 

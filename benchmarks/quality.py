@@ -27,6 +27,7 @@ from qp_kernels.intervals import bootstrap, wilson
 from qp_kernels.pivot import index_cache_greedy
 
 CALIBRATION = 4  # passages of each kind that the greedy pattern is found on
+SOURCE = "attention"  # of the index: the layers' own queries and keys
 KEPT = 2  # layers that select in it
 GREEDY = "index cache greedy"
 
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(given)
     lm = activations.load(options.model, device=options.device, dtype=options.dtype)
     layers = options.layers or activations.index_layers(lm)
-    about = {"model": lm.name, "compute_dtype": str(lm.dtype).removeprefix("torch."), "source": "attention"}
+    about = {"model": lm.name, "compute_dtype": str(lm.dtype).removeprefix("torch.")}
     about |= {"layers": " ".join(map(str, layers)), "samples": options.samples, "first_seed": options.seed}
     about |= {"level": 0.95, "counts_from": quality.COUNTS_FROM, "chunk": options.chunk, "texts": texts.PSF_LICENCE}
     records = []
@@ -45,9 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
         if (greedy := chosen.get(GREEDY)) is not None:
             about[f"greedy_pattern_{topk}"] = greedy.pattern
         for length in options.lengths:
+            if topk >= length:
+                print(f"topk {topk:,} is every key of {length:,} tokens: left out", flush=True)
+                continue
             for kind, name, items in measured(lm, length, options):
                 records += compared(lm, layers, chosen, kind, name, length, topk, items, options, records)
-        print(averages(records, topk), flush=True)
+        if any(record["topk"] == topk for record in records):
+            print(averages(records, topk), flush=True)
     if options.record:
         command = f"python benchmarks/quality.py {' '.join(without_folder(given))}".strip()
         shared = {"device": options.device, "command": command, "folder": options.folder}
@@ -125,7 +130,8 @@ def compared(lm, layers, chosen, kind, name, length, topk, items, options, earli
     """A record for each system; full attention is not asked again where an earlier topk has asked it."""
     found, full = [], None
     for system, selection in chosen.items():
-        what = {"kind": kind, "name": name, "length": length, "topk": topk, "system": system, "label": selection.label}
+        what = {"kind": kind, "name": name, "length": length, "topk": topk, "system": system}
+        what |= {"label": selection.label, "source": SOURCE}
         same = {"kind": kind, "name": name, "length": length, "system": "full"}
         known = next((r for r in earlier if all(r[key] == value for key, value in same.items())), None)
         if system == "full" and known is not None:

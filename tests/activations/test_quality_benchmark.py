@@ -81,7 +81,7 @@ def test_records(bench, monkeypatch, tmp_path, capsys):
         "python benchmarks/quality.py --device cpu --lengths 512 --topk 16 --samples 3 --chunk 128 --tasks copying "
         "--passages few-shot prose --systems dense 'refine + index cache' --record"
     )
-    assert (read.about["layers"], read.about["first_seed"], read.about["source"]) == ("0 1 2", 0, "attention")
+    assert (read.about["layers"], read.about["first_seed"], full["source"]) == ("0 1 2", 0, "attention")
     text = capsys.readouterr().out
     assert "topk 16" in text and "   512  dense" in text and "66.7 [" in text
 
@@ -101,7 +101,7 @@ def test_full_attention_is_asked_once_for_every_topk(bench, monkeypatch, tmp_pat
         return real(lm, given, selection, **options)
 
     monkeypatch.setattr(quality, "passage_losses", losses)
-    given = [*SMALL, "--topk", "16", "32", "--tasks", "--passages", "code", "--systems", "dense"]
+    given = [*SMALL, "--topk", "16", "32", "512", "--tasks", "--passages", "code", "--systems", "dense"]
     assert bench.main([*given, "--record", "other", "--folder", str(tmp_path)]) == 0
     assert asked == [("full", 16), ("dense", 16), ("dense", 32)]
     read = results.read("other", folder=tmp_path)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from activations import capture_index, forward, index_attention, index_layers
-from activations.selected_attention import selected_attention
+from activations.selected import selected_attention
 from activations.selection import Selection, systems
 from qp_kernels.pivot import dense_topk
 
