@@ -156,14 +156,13 @@ def _needles(rng: random.Random, count: int) -> _Draft:
 
 
 def _chains(rng: random.Random) -> _Draft:
-    """Every step names the thing: where it has to be looked up at the step before, a small model only guesses."""
+    """One step a chain, and it names the thing: where two must be joined, a model of 270 M weights only guesses."""
     things = rng.sample(_THINGS, CHAINS)
     names = rng.sample(_NAMES, 2 * CHAINS)
     chains = list(zip(things, names[::2], names[1::2], strict=True))
-    found = [f"{first} found the {thing}." for thing, first, _ in chains]
-    taken = [f"{second} took the {thing} from {first}." for thing, first, second in chains]
-    lines = [*rng.sample(found, CHAINS), *rng.sample(taken, CHAINS)]
-    return _Draft(lines, f"{chains[0][2]} has the", f" {things[0]}", tuple(f" {thing}" for thing in things[1:]))
+    lines = [f"{second} took the {thing} from {first}." for thing, first, second in chains]
+    others = tuple(f" {thing}" for thing in things[1:])
+    return _Draft(rng.sample(lines, CHAINS), f"{chains[0][2]} now has the", f" {things[0]}", others)
 
 
 def _copy(rng: random.Random) -> _Draft:

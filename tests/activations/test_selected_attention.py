@@ -128,16 +128,22 @@ def test_a_layer_selects_as_its_captured_index_does(small):
     assert torch.equal(seen[1][2][0], found)
 
 
-@pytest.mark.parametrize("sizes", [(16, 16, 16), (44, *[1] * 4)])
-@pytest.mark.parametrize("system", ["dense", "refine", "reuse", "hisa", "misa", "shared"])
-def test_chunks_and_decode_select_as_one_pass_does(small, system, sizes):
-    """Groups begin anew with each call: chunks of whole groups keep them, single tokens select densely."""
-    if system in ("refine", "reuse", "shared") and 1 in sizes:
-        system = "dense"  # and the prompt, of whole groups, is compared in the other case
+STEPS = {name: FEW[name] for name in ("dense", "hisa", "misa", "misa rerank")}
+STEPS["shared dense"] = Selection("dense", 8, pattern="FS")
+
+
+@pytest.mark.parametrize("system", STEPS)
+def test_decode_selects_as_prefill_does(small, system):
     lm = small("gemma3")
-    selection = pattern_for(FEW[system], lm)
-    with selected_attention(lm, selection):
-        close(read(lm, sizes), read(lm))
+    with selected_attention(lm, pattern_for(STEPS[system], lm)):
+        close(read(lm, (44, 1, 1, 1, 1)), read(lm))
+
+
+@pytest.mark.parametrize("system", FEW)
+def test_chunks_of_whole_groups_select_as_one_pass_does(small, system):
+    lm = small("gemma3")
+    with selected_attention(lm, pattern_for(FEW[system], lm)):
+        close(read(lm, (16, 16, 16)), read(lm))
 
 
 def test_phase_decode_takes_a_call_for_a_group(small, monkeypatch):
