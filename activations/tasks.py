@@ -101,7 +101,7 @@ def example(encode: Callable[[str], Tensor], task: str, length: int, seed: int) 
     choices = None
     if draft.others:
         choices = torch.stack([rest(text[-64:] + one)[len(rest(text[-64:]))] for one in (draft.answer, *draft.others)])
-        if len(choices.unique()) < len(choices):
+        if len(choices.unique()) < len(choices) or choices[0] != whole[same]:
             raise ValueError(f"with this tokenizer some of {(draft.answer, *draft.others)} begin alike")
     return Example(torch.cat([bos, whole]), int(same) + len(bos), choices, task, seed, text, draft.answer)
 

@@ -7,12 +7,14 @@ The layers that see the whole text attend to selected keys only, in prefill and 
 the index. A task counts only at lengths where full attention answers 60 % of the examples; else no other is asked.
 Shares have Wilson intervals, means bootstrap intervals, both of 95 %; differences from full attention are paired.
 Nothing is chosen by what is measured here: the greedy pattern of IndexCache is found on passages of another split.
-`--record` writes data/results/quality.json.
+`--record` writes data/results/quality.json after each task and kind of passage; `--seconds` ends early, `--resume` goes
+on from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -40,23 +42,33 @@ def main(arguments: list[str] | None = None) -> int:
     about = {"model": lm.name, "compute_dtype": str(lm.dtype).removeprefix("torch.")}
     about |= {"layers": " ".join(map(str, layers)), "samples": options.samples, "first_seed": options.seed}
     about |= {"level": 0.95, "counts_from": quality.COUNTS_FROM, "chunk": options.chunk, "texts": texts.PSF_LICENCE}
-    records = []
-    for topk in options.topk:
-        chosen = chosen_systems(lm, layers, topk, options)
-        if (greedy := chosen.get(GREEDY)) is not None:
+    sizes = {topk: [length for length in options.lengths if length > topk] for topk in options.topk}
+    chosen = {topk: chosen_systems(lm, layers, topk, min(sizes[topk]), options) for topk in sizes if sizes[topk]}
+    for topk in chosen:
+        if (greedy := chosen[topk].get(GREEDY)) is not None:
             about[f"greedy_pattern_{topk}"] = greedy.pattern
-        for length in options.lengths:
-            if topk >= length:
-                print(f"topk {topk:,} is every key of {length:,} tokens: left out", flush=True)
-                continue
-            for kind, name, items in measured(lm, length, options):
-                records += compared(lm, layers, chosen, kind, name, length, topk, items, options, records)
-        if any(record["topk"] == topk for record in records):
-            print(averages(records, topk), flush=True)
-    if options.record:
-        command = f"python benchmarks/quality.py {' '.join(without_folder(given))}".strip()
-        shared = {"device": options.device, "command": command, "folder": options.folder}
-        print(f"recorded in {results.write(options.record, records, about=about, **shared).name}")
+    command = f"python benchmarks/quality.py {' '.join(told(given))}".strip()
+    write = {"about": about, "device": options.device, "command": command, "folder": options.folder}
+    records, end = earlier(options, about), time.monotonic() + (options.seconds or float("inf"))
+    for length, (kind, name) in itertools.product(options.lengths, named(options)):
+        items = samples(lm, kind, name, length, options)
+        for topk in [topk for topk in chosen if length in sizes[topk]]:
+            if time.monotonic() > end:
+                break
+            what = {"kind": kind, "name": name, "length": length, "topk": topk, "source": SOURCE}
+            for record in compared(lm, layers, chosen[topk], what, items, options.chunk, records):
+                records.append(record)
+                if time.monotonic() > end:
+                    break
+        if records and options.record:
+            results.write(options.record, records, **write)
+        if time.monotonic() > end:
+            print(f"{options.seconds} seconds are over; --resume goes on from here")
+            break
+    for topk in chosen:
+        print(averages(records, topk), flush=True)
+    if records and options.record:
+        print(f"recorded {len(records)} results as {options.record}")
     return 0
 
 
@@ -75,34 +87,51 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--samples", type=int, default=20, help="of each task, and of each kind of passage")
     top.add_argument("--seed", type=int, default=0, help="of the first sample; the next ones follow")
     top.add_argument("--chunk", type=int, default=4096 if cuda else 512, help="tokens read at once")
+    top.add_argument("--seconds", type=float, help="after which nothing new is begun")
+    top.add_argument("--resume", action="store_true", help="keep what the record has of the same model and samples")
     top.add_argument("--record", nargs="?", const="quality", metavar="NAME", help="write data/results/NAME.json")
     top.add_argument("--folder", help="of the file instead of data/results")
     return top
 
 
-def without_folder(given: list[str]) -> list[str]:
-    """The arguments as they can be told to others: quoted, and without a place of this machine."""
+def told(given: list[str]) -> list[str]:
+    """The arguments as others can use them: quoted, and without a place or the patience of this machine."""
     found = list(given)
-    if "--folder" in found:
-        at = found.index("--folder")
-        del found[at : at + 2]
+    for name, values in (("--folder", 1), ("--seconds", 1), ("--resume", 0)):
+        if name in found:
+            at = found.index(name)
+            del found[at : at + 1 + values]
     return [f"'{word}'" if " " in word else word for word in found]
 
 
-def chosen_systems(lm, layers: list[int], topk: int, options) -> dict[str, Selection]:
+def earlier(options, about: dict) -> list[dict]:
+    """Records to go on from."""
+    if not options.resume:
+        return []
+    if not options.record:
+        raise SystemExit("--resume goes on from a record: say --record too")
+    if options.record not in results.names(folder=options.folder):
+        return []
+    there = results.read(options.record, folder=options.folder)
+    if differs := [name for name, value in about.items() if there.about.get(name) != value]:
+        raise SystemExit(f"{options.record} was made with another {', '.join(differs)}: record under another name")
+    return there.records
+
+
+def chosen_systems(lm, layers: list[int], topk: int, length: int, options) -> dict[str, Selection]:
     """The systems asked for, full attention first; the greedy pattern is found only if its system is among them."""
     known = systems(topk, len(layers))
     asked = options.systems or [*known, *[GREEDY] * (len(layers) > KEPT)]
     if unknown := set(asked) - {*known, GREEDY}:
         raise SystemExit(f"there is no system {sorted(unknown)[0]!r}; there are {', '.join([*known, GREEDY])}")
     if GREEDY in asked:
-        known = systems(topk, len(layers), greedy=greedy_pattern(lm, layers, topk, options))
+        known = systems(topk, len(layers), greedy=greedy_pattern(lm, layers, topk, length, options))
     return {name: one for name, one in known.items() if name == "full" or name in asked}
 
 
-def greedy_pattern(lm, layers: list[int], topk: int, options) -> str:
-    """IndexCache's pattern by loss on the training split, at the shortest of the lengths."""
-    seeds, length = range(CALIBRATION), min(options.lengths)
+def greedy_pattern(lm, layers: list[int], topk: int, length: int, options) -> str:
+    """IndexCache's pattern by loss on the training split, at the shortest length at which something is selected."""
+    seeds = range(CALIBRATION)
     given = [
         passages.passage(lm.encode, kind, length, seed, split="training")
         for kind in ("prose", "few-shot")
@@ -117,39 +146,43 @@ def greedy_pattern(lm, layers: list[int], topk: int, options) -> str:
     return index_cache_greedy(loss, len(layers), min(KEPT, len(layers)))
 
 
-def measured(lm, length: int, options) -> Iterator[tuple[str, str, list]]:
-    """("task" or "passage", its name, the samples) of everything that is asked at a length."""
-    seeds = range(options.seed, options.seed + options.samples)
-    for name in options.tasks:
-        yield "task", name, [tasks.example(lm.encode, name, length, seed) for seed in seeds]
-    for name in options.passages:
-        yield "passage", name, [passages.passage(lm.encode, name, length, seed) for seed in seeds]
+def named(options) -> list[tuple[str, str]]:
+    """("task" or "passage", its name) of everything that is asked at a length."""
+    return [("task", name) for name in options.tasks] + [("passage", name) for name in options.passages]
 
 
-def compared(lm, layers, chosen, kind, name, length, topk, items, options, earlier) -> list[dict]:
-    """A record for each system; full attention is not asked again where an earlier topk has asked it."""
-    found, full = [], None
+def samples(lm, kind: str, name: str, length: int, options) -> list:
+    make = tasks.example if kind == "task" else passages.passage
+    return [make(lm.encode, name, length, seed) for seed in range(options.seed, options.seed + options.samples)]
+
+
+def compared(lm, layers, chosen, what: dict, items: list, chunk: int, records: list[dict]) -> Iterator[dict]:
+    """New records of the systems, full attention first. It is asked once for all topk."""
+    kind, full = what["kind"], None
+    ask, scores = (quality.answers, task_scores) if kind == "task" else (quality.passage_losses, passage_scores)
     for system, selection in chosen.items():
-        what = {"kind": kind, "name": name, "length": length, "topk": topk, "system": system}
-        what |= {"label": selection.label, "source": SOURCE}
-        same = {"kind": kind, "name": name, "length": length, "system": "full"}
-        known = next((r for r in earlier if all(r[key] == value for key, value in same.items())), None)
-        if system == "full" and known is not None:
-            record = {**known, **what}
-        else:
+        this = {**what, "system": system, "label": selection.label}
+        known = one_of(records, this)
+        same = one_of(records, {**this, "topk": None}) if system == "full" else None
+        record = known or {**(same or {}), **this}
+        if "loss" not in record:
             start = time.monotonic()
-            ask = quality.answers if kind == "task" else quality.passage_losses
-            given = ask(lm, items, selection, layers=layers, chunk=options.chunk)
-            scores = task_scores(given, full) if kind == "task" else passage_scores(given, full)
-            record = {**what, **scores, "seconds": time.monotonic() - start}
+            given = ask(lm, items, selection, layers=layers, chunk=chunk)
+            record |= {**scores(given, full), "seconds": time.monotonic() - start}
         full = full or record
         record["counts"] = kind == "passage" or full["accuracy"] >= quality.COUNTS_FROM
-        found.append(record)
-        print(line(record), flush=True)
+        if known is None:
+            print(line(record), flush=True)
+            yield record
         if not record["counts"]:
-            print(f"{name} at {length:,} tokens does not count: full attention answers too few", flush=True)
+            print(f"{what['name']} at {what['length']:,} tokens does not count: full attention answers too few")
             break
-    return found
+
+
+def one_of(records: list[dict], what: dict) -> dict | None:
+    """The first record of these fields; those that are None may be anything."""
+    keys = [key for key, value in what.items() if value is not None]
+    return next((record for record in records if all(record[key] == what[key] for key in keys)), None)
 
 
 def task_scores(given: list[quality.Answer], full: dict | None) -> dict:
@@ -214,8 +247,7 @@ def averages(records: list[dict], topk: int) -> str:
 
 def gains(record: dict, records: list[dict]) -> list[float]:
     """How much more loss each passage has than with full attention."""
-    keys = ("kind", "name", "length", "topk")
-    full = next(r for r in records if r["system"] == "full" and all(r[key] == record[key] for key in keys))
+    full = one_of(records, {key: record[key] for key in ("kind", "name", "length", "topk")} | {"system": "full"})
     pairs = zip(record["each_loss"].split(), full["each_loss"].split(), strict=True)
     return [float(ours) - float(theirs) for ours, theirs in pairs]
 

@@ -133,6 +133,31 @@ def test_the_greedy_pattern_is_found_on_the_training_split(bench, monkeypatch, t
     assert pattern in ("FFS", "FSF") and read.records[1]["label"] == f"dense {pattern}"
 
 
+def test_a_run_that_ends_early_is_resumed(bench, monkeypatch, tmp_path, capsys):
+    real, asked = quality.passage_losses, []
+
+    def losses(lm, given, selection, **options):
+        asked.append(selection.system)
+        return real(lm, given, selection, **options)
+
+    monkeypatch.setattr(quality, "passage_losses", losses)
+    given = [*SMALL, "--tasks", "--passages", "code", "few-shot", "--systems", "dense", "misa"]
+    record = ["--record", "--folder", str(tmp_path), "--resume"]
+    assert bench.main([*given, *record, "--seconds", "1e-9"]) == 0
+    assert asked == ["full"] and "--resume goes on from here" in capsys.readouterr().out
+    assert bench.main([*given, *record]) == 0
+    assert asked == ["full", "dense", "misa", "full", "dense", "misa"]
+    read = results.read("quality", folder=tmp_path)
+    assert [(r["name"], r["system"]) for r in read.records] == [
+        (name, system) for name in ("code", "few-shot") for system in ("full", "dense", "misa")
+    ]
+    assert read.command.endswith("--systems dense misa --record") and read.records[1]["more"] != 0
+    with pytest.raises(SystemExit, match="quality was made with another first_seed: record under another name"):
+        bench.main([*given, *record, "--seed", "7"])
+    with pytest.raises(SystemExit, match="say --record too"):
+        bench.main([*given, "--resume"])
+
+
 def test_an_unknown_system(bench):
     with pytest.raises(SystemExit, match="there is no system 'x'; there are full, dense, .*, index cache greedy"):
         bench.main([*SMALL, "--systems", "x"])
