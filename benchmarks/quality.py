@@ -42,34 +42,43 @@ def main(arguments: list[str] | None = None) -> int:
     about = {"model": lm.name, "compute_dtype": str(lm.dtype).removeprefix("torch.")}
     about |= {"layers": " ".join(map(str, layers)), "samples": options.samples, "first_seed": options.seed}
     about |= {"level": 0.95, "counts_from": quality.COUNTS_FROM, "chunk": options.chunk, "texts": texts.PSF_LICENCE}
-    sizes = {topk: [length for length in options.lengths if length > topk] for topk in options.topk}
-    chosen = {topk: chosen_systems(lm, layers, topk, min(sizes[topk]), options) for topk in sizes if sizes[topk]}
-    for topk in chosen:
-        if (greedy := chosen[topk].get(GREEDY)) is not None:
-            about[f"greedy_pattern_{topk}"] = greedy.pattern
+    chosen = {}
+    for topk in options.topk:
+        if lengths := [length for length in options.lengths if length > topk]:
+            chosen[topk] = chosen_systems(lm, layers, topk, min(lengths), options)
+            if GREEDY in chosen[topk]:
+                about[f"greedy_pattern_{topk}"] = chosen[topk][GREEDY].pattern
     command = f"python benchmarks/quality.py {' '.join(told(given))}".strip()
-    write = {"about": about, "device": options.device, "command": command, "folder": options.folder}
-    records, end = earlier(options, about), time.monotonic() + (options.seconds or float("inf"))
+    records = earlier(options, about)
+    end = time.monotonic() + (options.seconds or float("inf"))
     for length, (kind, name) in itertools.product(options.lengths, named(options)):
-        items = samples(lm, kind, name, length, options)
-        for topk in [topk for topk in chosen if length in sizes[topk]]:
-            if time.monotonic() > end:
-                break
-            what = {"kind": kind, "name": name, "length": length, "topk": topk, "source": SOURCE}
-            for record in compared(lm, layers, chosen[topk], what, items, options.chunk, records):
-                records.append(record)
-                if time.monotonic() > end:
-                    break
+        went_on = fill(records, lm, layers, chosen, {"kind": kind, "name": name, "length": length}, end, options)
         if records and options.record:
-            results.write(options.record, records, **write)
-        if time.monotonic() > end:
-            print(f"{options.seconds} seconds are over; --resume goes on from here")
+            origin = {"about": about, "device": options.device, "command": command}
+            results.write(options.record, records, folder=options.folder, **origin)
+        if not went_on:
+            print(f"{options.seconds:g} seconds are over: --resume goes on from here")
             break
     for topk in chosen:
         print(averages(records, topk), flush=True)
-    if records and options.record:
-        print(f"recorded {len(records)} results as {options.record}")
     return 0
+
+
+def fill(records: list[dict], lm, layers, chosen: dict, what: dict, end: float, options) -> bool:
+    """Add the records of a task or kind of passage at a length, for every topk; False where time was over before."""
+    items = None
+    for topk in chosen:
+        if topk >= what["length"]:  # every key
+            continue
+        if time.monotonic() > end:
+            return False
+        items = items or samples(lm, what["kind"], what["name"], what["length"], options)
+        this = {**what, "topk": topk, "source": SOURCE}
+        for record in compared(lm, layers, chosen[topk], this, items, options.chunk, records):
+            records.append(record)
+            if time.monotonic() > end:
+                break
+    return True
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,6 +1,7 @@
 """benchmarks/quality.py on a small model: what it asks, in which order, and what it records."""
 
 import importlib.util
+import types
 from pathlib import Path
 
 import pytest
@@ -141,10 +142,11 @@ def test_a_run_that_ends_early_is_resumed(bench, monkeypatch, tmp_path, capsys):
         return real(lm, given, selection, **options)
 
     monkeypatch.setattr(quality, "passage_losses", losses)
+    monkeypatch.setattr(bench, "time", types.SimpleNamespace(monotonic=lambda: float(len(asked))))
     given = [*SMALL, "--tasks", "--passages", "code", "few-shot", "--systems", "dense", "misa"]
     record = ["--record", "--folder", str(tmp_path), "--resume"]
-    assert bench.main([*given, *record, "--seconds", "1e-9"]) == 0
-    assert asked == ["full"] and "--resume goes on from here" in capsys.readouterr().out
+    assert bench.main([*given, *record, "--seconds", "0.5"]) == 0
+    assert asked == ["full"] and "0.5 seconds are over: --resume goes on" in capsys.readouterr().out
     assert bench.main([*given, *record]) == 0
     assert asked == ["full", "dense", "misa", "full", "dense", "misa"]
     read = results.read("quality", folder=tmp_path)
