@@ -23,6 +23,7 @@ _HOME = {
     "LightningIndexer": "indexer",
     "save_indexer": "indexer_file",
     "load_indexer": "indexer_file",
+    "distilled_indexers": "index_distilled",
     "index_report": "index_quality",
     "selected_attention": "selected",
     "Selection": "selection",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -12,14 +14,20 @@ from qp_kernels.pivot.reference import IEEE
 
 from .index_attention import attention_modules, chosen
 from .indexer import LightningIndexer
+from .indexer_file import indexer_for
+from .models import LanguageModel
+
+# What models call the cache that they hand to their attention.
+_CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")
 
 
 class LayerInput:
-    """The hidden states that a layer's attention was called with last, [S, hidden]."""
+    """The hidden states that a layer's attention was called with last, [S, hidden], and the cache, if there is one."""
 
     def __init__(self, layer: int):
         self.layer = layer
         self.hidden: Tensor | None = None
+        self.cache = None
 
     @contextmanager
     def hooked(self, model) -> Iterator[LayerInput]:
@@ -30,7 +38,7 @@ class LayerInput:
         try:
             yield self
         finally:
-            self.hidden = None
+            self.hidden = self.cache = None
             for handle in handles:
                 handle.remove()
 
@@ -42,6 +50,40 @@ class LayerInput:
                 "indexer can read them"
             )
         self.hidden = hidden[0]
+        self.cache = next((kwargs[name] for name in _CACHES if kwargs.get(name) is not None), None)
+
+
+def placed(lm: LanguageModel, layer: int, indexer: LightningIndexer) -> LightningIndexer:
+    """A copy of an indexer where the layer's weights are."""
+    (module, *_) = attention_modules(lm.model, layer)
+    return copy.deepcopy(indexer).to(next(module.parameters()).device)
+
+
+def index_of(indexer: LightningIndexer, hidden: Tensor, positions: Tensor, dtype: torch.dtype):
+    """q [S, H, D] and k [S, D] in a dtype, and w [S, H] float32, of hidden states [S, hidden] at positions [S]."""
+    with IEEE, torch.autocast(hidden.device.type, enabled=False):
+        q, w = indexer.queries(hidden, positions)
+        k = indexer.keys(hidden, positions)
+    # As a native indexer keeps them: queries and keys in the dtype that the model computes in.
+    return q.to(dtype), k.to(dtype), w
+
+
+def distilled_indexers(lm: LanguageModel, layers: Sequence[int], given=None) -> dict[int, Callable]:
+    """Distilled indexers as functions, for `selected_attention`.
+
+    Args:
+        layers: Which. given: As `indexers` of `capture_index`: None is data/indexers.
+    Returns:
+        layer -> f(hidden [S, hidden size], positions [S]) -> q [S, H, D], k [S, D], w [S, H].
+    Raises:
+        ValueError: one is not there, damaged, or of another model or layer.
+    """
+    found = {layer: placed(lm, layer, indexer_for(lm, layer, given)) for layer in layers}
+    return {layer: functools.partial(_index, indexer, lm.dtype) for layer, indexer in found.items()}
+
+
+def _index(indexer: LightningIndexer, dtype: torch.dtype, hidden: Tensor, positions: Tensor):
+    return index_of(indexer, hidden, positions, dtype)
 
 
 class DistilledRows:
@@ -66,13 +108,10 @@ class DistilledRows:
             )
         hidden = self.given.hidden
         place = torch.arange(start, start + new, device=hidden.device)
-        with IEEE, torch.autocast(hidden.device.type, enabled=False):
-            # Of all tokens, so that a query has the same bits whichever others are kept.
-            q, w = self.indexer.queries(hidden, place)
-            k = self.indexer.keys(hidden, place)
+        # Of all tokens, so that a query has the same bits whichever others are kept.
+        q, k, w = index_of(self.indexer, hidden, place, self.dtype)
         rows = chosen(self.positions, start, new).to(q.device)
-        # As a native indexer keeps them: queries and keys in the dtype that the model computes in.
-        for name, part in (("q", q[rows].to(self.dtype)), ("k", k.to(self.dtype)), ("w", w[rows])):
+        for name, part in (("q", q[rows]), ("k", k), ("w", w[rows])):
             self._parts[name].append(part)
         self.seen = start + new
 

@@ -6,7 +6,6 @@ is seen is in `index_attention.py`, `index_native.py` and `index_distilled.py`.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -17,7 +16,7 @@ from .capture import chosen_positions, model_meta, text_ids
 from .forward import evaluating, hidden_states
 from .index_attention import AttentionRows, attention_modules, attention_seen, too_narrow
 from .index_capture import IndexCapture
-from .index_distilled import DistilledRows, LayerInput
+from .index_distilled import DistilledRows, LayerInput, placed
 from .index_native import ROPE, IndexerRows, indexer_of
 from .indexer_file import indexer_for
 from .models import LanguageModel, dtype_name
@@ -123,7 +122,7 @@ def capture_index(
                 indexing[one] = stack.enter_context(IndexerRows(*indexer_of(lm.model, one), rows).hooked())
             elif source == "distilled":
                 given = stack.enter_context(LayerInput(one).hooked(lm.model))
-                indexing[one] = DistilledRows(_placed(lm, one, distilled[one]), given, rows, lm.dtype)
+                indexing[one] = DistilledRows(placed(lm, one, distilled[one]), given, rows, lm.dtype)
             sees = [attending.get(one), indexing.get(one) if source == "distilled" else None]
             stack.enter_context(attention_seen(lm.model, one, *filter(None, sees)))
         stack.enter_context(torch.inference_mode())
@@ -133,12 +132,6 @@ def capture_index(
         hidden_states(lm.model, ids.to(lm.device), None, progress, 0, len(ids), cached=source == "native")
     found = [_capture(lm, one, source, ids, kept, order, indexing.get(one), attending.get(one)) for one in layers]
     return found if several else found[0]
-
-
-def _placed(lm: LanguageModel, layer: int, indexer):
-    """A copy of an indexer where the layer's weights are."""
-    (module, *_) = attention_modules(lm.model, layer)
-    return copy.deepcopy(indexer).to(next(module.parameters()).device)
 
 
 def _capture(

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from qp_kernels.attention import sparse_attention
 
-from .index_attention import attention_by, attention_modules
+from .index_attention import attention_by
+from .index_distilled import LayerInput
 from .index_run import index_layers
 from .models import LanguageModel
 from .selection import Selection
@@ -28,7 +29,6 @@ _UNKNOWN = {
     "position_bias": "adds a bias",
     "indices": "selects itself",
 }
-_CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")
 # hidden [S, hidden size] and positions [S] int64 -> q [S, H, D], k [S, D], w [S, H] of these tokens
 Indexer = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 Watch = Callable[[int, int, list[Tensor]], None]
@@ -99,7 +99,8 @@ def selected_attention(
             they do.
         indexers: layer -> f(hidden [S, hidden size], positions [S] int64) -> q [S, H, D], k [S, D], w [S, H] with
             scales in w; hidden is what the layer's attention module is given. One for every layer that makes a
-            selection. Their keys of earlier tokens are kept beside each cache.
+            selection; `distilled_indexers` gives those that were distilled. Keys of earlier tokens are kept beside each
+            cache.
         watch: Called as watch(layer, start, selections): positions [S, <= topk] int32 of the tokens from `start` on,
             one tensor a key head, or one alone.
     Yields:
@@ -136,7 +137,9 @@ def selected_attention(
         stack.enter_context(lm.lock)
         for number, layer in enumerate(chosen if selection.system != "full" else []):
             makes = indexers is not None and run._source[number] == number
-            index = stack.enter_context(_indexed(lm.model, layer, indexers[layer])) if makes else None
+            index = (
+                _Indexed(stack.enter_context(LayerInput(layer).hooked(lm.model)), indexers[layer]) if makes else None
+            )
             stack.enter_context(attention_by(lm.model, layer, _attending(run, layer, index)))
         yield run
 
@@ -208,41 +211,23 @@ def _is_causal(mask, new: int, n: int) -> bool:
 class _Indexed:
     """The index that an indexer makes of a layer's input, with its keys of the tokens before, for each cache."""
 
-    def __init__(self, layer: int, indexer: Indexer):
-        self.layer, self.indexer = layer, indexer
-        self._hidden = self._cache = None
+    def __init__(self, given: LayerInput, indexer: Indexer):
+        self.given, self.indexer = given, indexer
         self._keys: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-
-    def see(self, _module, args: tuple, options: dict) -> None:
-        self._hidden = options["hidden_states"] if "hidden_states" in options else args[0]
-        self._cache = next((options[name] for name in _CACHES if options.get(name) is not None), None)
 
     def __call__(self, start: int, new: int) -> tuple[Tensor, Tensor, Tensor]:
         """q [new, H, D], k [start + new, D], w [new, H]."""
-        hidden, cache = self._hidden[0], self._cache
+        hidden, cache = self.given.hidden, self.given.cache
         q, k, w = self.indexer(hidden, torch.arange(start, start + new, device=hidden.device))
         if start:
             before = None if cache is None else self._keys.get(cache)
             if before is None or len(before) < start:
                 known = 0 if before is None else len(before)
                 raise RuntimeError(
-                    f"layer {self.layer} continues {start} tokens, of which the indexer has seen {known}: fill the "
-                    "cache within the same context"
+                    f"layer {self.given.layer} continues {start} tokens, of which the indexer has seen {known}: fill "
+                    "the cache within the same context"
                 )
             k = torch.cat([before[:start], k])  # a cache may have been cropped
         if cache is not None:
             self._keys[cache] = k
         return q, k, w
-
-
-@contextmanager
-def _indexed(model, layer: int, indexer: Indexer) -> Iterator[_Indexed]:
-    index = _Indexed(layer, indexer)
-    handles = []
-    try:
-        for module in attention_modules(model, layer):
-            handles.append(module.register_forward_pre_hook(index.see, with_kwargs=True))
-        yield index
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -3,12 +3,12 @@
     python benchmarks/quality.py --lengths 1024 --topk 64 --samples 5 --systems dense refine reuse    minutes on a CPU
     python benchmarks/quality.py --record                                  2K to 32K, every system: for a GPU
 
-The layers that see the whole text attend to selected keys only, in prefill and decode; their own queries and keys are
-the index. A task counts only at lengths where full attention answers 60 % of the examples; else no other is asked.
-Shares have Wilson intervals, means bootstrap intervals, both of 95 %; differences from full attention are paired.
-Nothing is chosen by what is measured here: the greedy pattern of IndexCache is found on passages of another split.
-`--record` writes data/results/quality.json after each task and kind of passage; `--seconds` ends early, `--resume` goes
-on from there.
+The layers that see the whole text attend to selected keys only, in prefill and decode. The index is their own queries
+and keys, or with `--source attention distilled` also the indexers that `make indexers` trained. A task counts only at
+lengths where full attention answers 60 % of the examples; else no other system is asked. Shares have Wilson intervals,
+means bootstrap intervals, both of 95 %; differences from full attention are paired. Nothing is chosen by what is
+measured here: the greedy pattern of IndexCache is found on passages of another split. `--record` writes
+data/results/quality.json after each task and kind of passage; `--seconds` ends early, `--resume` goes on from there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from qp_kernels.intervals import bootstrap, wilson
 from qp_kernels.pivot import index_cache_greedy
 
 CALIBRATION = 4  # passages of each kind that the greedy pattern is found on
-SOURCE = "attention"  # of the index: the layers' own queries and keys
 KEPT = 2  # layers that select in it
 GREEDY = "index cache greedy"
 
@@ -42,39 +41,42 @@ def main(arguments: list[str] | None = None) -> int:
     about = {"model": lm.name, "compute_dtype": str(lm.dtype).removeprefix("torch.")}
     about |= {"layers": " ".join(map(str, layers)), "samples": options.samples, "first_seed": options.seed}
     about |= {"level": 0.95, "counts_from": quality.COUNTS_FROM, "chunk": options.chunk, "texts": texts.PSF_LICENCE}
-    chosen = {}
-    for topk in options.topk:
+    chosen, indexers = {}, {"attention": None}
+    if "distilled" in options.source:
+        indexers["distilled"] = activations.distilled_indexers(lm, layers, options.indexers)
+    for source, topk in itertools.product(options.source, options.topk):
         if lengths := [length for length in options.lengths if length > topk]:
-            chosen[topk] = chosen_systems(lm, layers, topk, min(lengths), options)
-            if GREEDY in chosen[topk]:
-                about[f"greedy_pattern_{topk}"] = chosen[topk][GREEDY].pattern
+            shared = {"layers": layers, "indexers": indexers[source], "chunk": options.chunk}
+            some = chosen_systems(lm, shared, topk, min(lengths), options)
+            chosen[source, topk] = (some, shared)
+            if GREEDY in some:
+                about[f"greedy_pattern_{source}_{topk}"] = some[GREEDY].pattern
     command = f"python benchmarks/quality.py {' '.join(told(given))}".strip()
     records = earlier(options, about)
     end = time.monotonic() + (options.seconds or float("inf"))
     for length, (kind, name) in itertools.product(options.lengths, named(options)):
-        went_on = fill(records, lm, layers, chosen, {"kind": kind, "name": name, "length": length}, end, options)
+        went_on = fill(records, lm, chosen, {"kind": kind, "name": name, "length": length}, end, options)
         if records and options.record:
             origin = {"about": about, "device": options.device, "command": command}
             results.write(options.record, records, folder=options.folder, **origin)
         if not went_on:
             print(f"{options.seconds:g} seconds are over: --resume goes on from here")
             break
-    for topk in chosen:
-        print(averages(records, topk), flush=True)
+    for source, topk in chosen:
+        print(averages(records, source, topk), flush=True)
     return 0
 
 
-def fill(records: list[dict], lm, layers, chosen: dict, what: dict, end: float, options) -> bool:
-    """Add the records of a task or kind of passage at a length, for every topk; False where time was over before."""
+def fill(records: list[dict], lm, chosen: dict, what: dict, end: float, options) -> bool:
+    """Add the records of a task or kind of passage at a length; False where time was over before all were begun."""
     items = None
-    for topk in chosen:
+    for (source, topk), (some, shared) in chosen.items():
         if topk >= what["length"]:  # every key
             continue
         if time.monotonic() > end:
             return False
         items = items or samples(lm, what["kind"], what["name"], what["length"], options)
-        this = {**what, "topk": topk, "source": SOURCE}
-        for record in compared(lm, layers, chosen[topk], this, items, options.chunk, records):
+        for record in compared(lm, some, shared, {**what, "topk": topk, "source": source}, items, records):
             records.append(record)
             if time.monotonic() > end:
                 break
@@ -90,6 +92,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--layers", type=int, nargs="+", help="instead of all that see the whole text")
     top.add_argument("--lengths", type=int, nargs="+", default=[2048, 4096, 8192, 16384, 32768], help="in tokens")
     top.add_argument("--topk", type=int, nargs="+", default=[256, 512, 2048])
+    top.add_argument(
+        "--source", nargs="+", choices=("attention", "distilled"), default=["attention"], help="of the index"
+    )
+    top.add_argument("--indexers", help="folder of distilled ones, instead of data/indexers")
     top.add_argument("--systems", nargs="+", metavar="NAME", help="instead of all; always with 'full'")
     top.add_argument("--tasks", nargs="*", default=list(tasks.TASKS), choices=tasks.TASKS)
     top.add_argument("--passages", nargs="*", default=list(passages.KINDS), choices=passages.KINDS)
@@ -106,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
 def told(given: list[str]) -> list[str]:
     """The arguments as others can use them: quoted, and without a place or the patience of this machine."""
     found = list(given)
-    for name, values in (("--folder", 1), ("--seconds", 1), ("--resume", 0)):
+    for name, values in (("--folder", 1), ("--indexers", 1), ("--seconds", 1), ("--resume", 0)):
         if name in found:
             at = found.index(name)
             del found[at : at + 1 + values]
@@ -127,18 +133,18 @@ def earlier(options, about: dict) -> list[dict]:
     return there.records
 
 
-def chosen_systems(lm, layers: list[int], topk: int, length: int, options) -> dict[str, Selection]:
+def chosen_systems(lm, shared: dict, topk: int, length: int, options) -> dict[str, Selection]:
     """The systems asked for, full attention first; the greedy pattern is found only if its system is among them."""
-    known = systems(topk, len(layers))
-    asked = options.systems or [*known, *[GREEDY] * (len(layers) > KEPT)]
+    known = systems(topk, len(shared["layers"]))
+    asked = options.systems or [*known, *[GREEDY] * (len(shared["layers"]) > KEPT)]
     if unknown := set(asked) - {*known, GREEDY}:
         raise SystemExit(f"there is no system {sorted(unknown)[0]!r}; there are {', '.join([*known, GREEDY])}")
     if GREEDY in asked:
-        known = systems(topk, len(layers), greedy=greedy_pattern(lm, layers, topk, length, options))
+        known = systems(topk, len(shared["layers"]), greedy=greedy_pattern(lm, shared, topk, length))
     return {name: one for name, one in known.items() if name == "full" or name in asked}
 
 
-def greedy_pattern(lm, layers: list[int], topk: int, length: int, options) -> str:
+def greedy_pattern(lm, shared: dict, topk: int, length: int) -> str:
     """IndexCache's pattern by loss on the training split, at the shortest length at which something is selected."""
     seeds = range(CALIBRATION)
     given = [
@@ -149,10 +155,11 @@ def greedy_pattern(lm, layers: list[int], topk: int, length: int, options) -> st
 
     def loss(pattern: str) -> float:
         selection = Selection("dense", topk, pattern=pattern)
-        losses = quality.passage_losses(lm, given, selection, layers=layers, chunk=options.chunk)
+        losses = quality.passage_losses(lm, given, selection, **shared)
         return sum(losses) / len(losses)
 
-    return index_cache_greedy(loss, len(layers), min(KEPT, len(layers)))
+    count = len(shared["layers"])
+    return index_cache_greedy(loss, count, min(KEPT, count))
 
 
 def named(options) -> list[tuple[str, str]]:
@@ -165,18 +172,18 @@ def samples(lm, kind: str, name: str, length: int, options) -> list:
     return [make(lm.encode, name, length, seed) for seed in range(options.seed, options.seed + options.samples)]
 
 
-def compared(lm, layers, chosen, what: dict, items: list, chunk: int, records: list[dict]) -> Iterator[dict]:
-    """New records of the systems, full attention first. It is asked once for all topk."""
+def compared(lm, chosen: dict, shared: dict, what: dict, items: list, records: list[dict]) -> Iterator[dict]:
+    """New records of the systems, full attention first. It is asked once for all sources and topk."""
     kind, full = what["kind"], None
     ask, scores = (quality.answers, task_scores) if kind == "task" else (quality.passage_losses, passage_scores)
     for system, selection in chosen.items():
         this = {**what, "system": system, "label": selection.label}
         known = one_of(records, this)
-        same = one_of(records, {**this, "topk": None}) if system == "full" else None
+        same = one_of(records, {**this, "topk": None, "source": None}) if system == "full" else None
         record = known or {**(same or {}), **this}
         if "loss" not in record:
             start = time.monotonic()
-            given = ask(lm, items, selection, layers=layers, chunk=chunk)
+            given = ask(lm, items, selection, **shared)
             record |= {**scores(given, full), "seconds": time.monotonic() - start}
         full = full or record
         record["counts"] = kind == "passage" or full["accuracy"] >= quality.COUNTS_FROM
@@ -234,10 +241,12 @@ def line(record: dict) -> str:
     return "  ".join(words)
 
 
-def averages(records: list[dict], topk: int) -> str:
+def averages(records: list[dict], source: str, topk: int) -> str:
     """By system and length: the mean over tasks that count, and the mean of what passages lose; with intervals."""
-    here = [record for record in records if record["topk"] == topk and record["counts"]]
-    lines = [f"topk {topk:,}: tasks in %, and nats that passages lose, with 95 % intervals"]
+    here = [
+        record for record in records if (record["source"], record["topk"], record["counts"]) == (source, topk, True)
+    ]
+    lines = [f"{source}, topk {topk:,}: tasks in %, and nats that passages lose, with 95 % intervals"]
     for length in sorted({record["length"] for record in here}):
         for system in dict.fromkeys(record["system"] for record in here):
             mine = [record for record in here if (record["length"], record["system"]) == (length, system)]
@@ -256,7 +265,9 @@ def averages(records: list[dict], topk: int) -> str:
 
 def gains(record: dict, records: list[dict]) -> list[float]:
     """How much more loss each passage has than with full attention."""
-    full = one_of(records, {key: record[key] for key in ("kind", "name", "length", "topk")} | {"system": "full"})
+    full = one_of(
+        records, {key: record[key] for key in ("kind", "name", "length", "topk", "source")} | {"system": "full"}
+    )
     pairs = zip(record["each_loss"].split(), full["each_loss"].split(), strict=True)
     return [float(ours) - float(theirs) for ours, theirs in pairs]
 

@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from activations import capture_index, distil, index_layers, load_capture, save_capture
+from activations import (
+    Selection,
+    capture_index,
+    distil,
+    distilled_indexers,
+    index_layers,
+    load_capture,
+    save_capture,
+    selected_attention,
+)
 from activations import forward as forward_module
 from activations.index_capture import IndexCapture
 from qp_kernels.pivot import dense_topk
@@ -139,3 +148,15 @@ def test_a_layer_that_is_called_without_hidden_states_is_told(distilled, monkeyp
     monkeypatch.setattr(type(attention), "__call__", lambda self, hidden_states, **k: called(states=hidden_states, **k))
     with pytest.raises(RuntimeError, match=r"layer 2 \(LlamaAttention\) is called without hidden states"):
         capture_index(lm, IDS, layer=2, source="distilled", indexers=indexers)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+def test_a_model_on_its_selection_selects_what_the_capture_does(distilled, name):
+    lm, indexers = distilled(name)
+    functions, seen = distilled_indexers(lm, [2], indexers), []
+    with selected_attention(lm, Selection("dense", 8), layers=[2], indexers=functions, watch=lambda *a: seen.append(a)):
+        with torch.no_grad():
+            lm.model(IDS[None])
+        capture = capture_index(lm, IDS, layer=2, source="distilled", indexers=indexers)
+    (found,) = seen[0][2]
+    assert torch.equal(found, dense_topk(capture.q, capture.k, capture.w, 8))

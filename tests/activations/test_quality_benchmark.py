@@ -84,7 +84,7 @@ def test_records(bench, monkeypatch, tmp_path, capsys):
     )
     assert (read.about["layers"], read.about["first_seed"], full["source"]) == ("0 1 2", 0, "attention")
     text = capsys.readouterr().out
-    assert "topk 16" in text and "   512  dense" in text and "66.7 [" in text
+    assert "attention, topk 16" in text and "   512  dense" in text and "66.7 [" in text
 
 
 def test_a_task_that_does_not_count_is_not_asked_of_others(bench, monkeypatch, capsys):
@@ -130,7 +130,7 @@ def test_the_greedy_pattern_is_found_on_the_training_split(bench, monkeypatch, t
     assert bench.main([*given, "--record", "--folder", str(tmp_path)]) == 0
     assert splits == ["training"] * 2 + ["evaluation"] * 3
     read = results.read("quality", folder=tmp_path)
-    pattern = read.about["greedy_pattern_16"]
+    pattern = read.about["greedy_pattern_attention_16"]
     assert pattern in ("FFS", "FSF") and read.records[1]["label"] == f"dense {pattern}"
 
 
@@ -158,6 +158,23 @@ def test_a_run_that_ends_early_is_resumed(bench, monkeypatch, tmp_path, capsys):
         bench.main([*given, *record, "--seed", "7"])
     with pytest.raises(SystemExit, match="say --record too"):
         bench.main([*given, "--resume"])
+
+
+def test_both_sources_of_the_index(bench, tmp_path):
+    from activations import distil, texts
+
+    lm = activations.load("small")
+    text = lm.encode(texts.builtin_text("zen"))
+    distil(lm, [0, 1, 2], texts=[text], lengths=[20], steps=1, heads=3, dim=16, rope_dim=8).save(tmp_path / "indexers")
+    given = [*SMALL, "--tasks", "--passages", "code", "--systems", "dense", "--source", "attention", "distilled"]
+    given += ["--indexers", str(tmp_path / "indexers"), "--record", "--folder", str(tmp_path)]
+    assert bench.main(given) == 0
+    read = results.read("quality", folder=tmp_path)
+    seen = [(r["source"], r["system"]) for r in read.records]
+    assert seen == [(source, name) for source in ("attention", "distilled") for name in ("full", "dense")]
+    full, own, again, other = (r["loss"] for r in read.records)
+    assert full == again and len({full, own, other}) == 3
+    assert "indexers" not in read.command
 
 
 def test_an_unknown_system(bench):
