@@ -17,6 +17,7 @@ import argparse
 import itertools
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import torch
@@ -247,8 +248,12 @@ def averages(records: list[dict], source: str, topk: int) -> str:
         record for record in records if (record["source"], record["topk"], record["counts"]) == (source, topk, True)
     ]
     lines = [f"{source}, topk {topk:,}: tasks in %, and nats that passages lose, with 95 % intervals"]
+    names = list(dict.fromkeys(record["system"] for record in here))
+    # Systems are averaged over the same: what time did not suffice for is left out.
+    asked = Counter((record["length"], record["name"]) for record in here)
+    here = [record for record in here if asked[record["length"], record["name"]] == len(names)]
     for length in sorted({record["length"] for record in here}):
-        for system in dict.fromkeys(record["system"] for record in here):
+        for system in names:
             mine = [record for record in here if (record["length"], record["system"]) == (length, system)]
             words = [f"{length:>6,}", f"{system:<20}"]
             right = [[int(one) for one in r["each"].split()] for r in mine if r["kind"] == "task"]

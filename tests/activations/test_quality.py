@@ -116,9 +116,13 @@ def test_a_task_counts_from_60_percent():
 
 
 @pytest.mark.model
-def test_the_default_model_finds_a_needle_that_a_small_selection_keeps(gemma_lm):
-    examples = [tasks.example(gemma_lm.encode, "needle", 800, seed) for seed in range(2)]
-    full, dense = (quality.answers(gemma_lm, examples, one) for one in (Selection("full"), Selection("dense", 128)))
+def test_the_default_model_finds_a_needle_by_64_keys_and_not_by_one(gemma_lm):
+    examples = [tasks.example(gemma_lm.encode, "needle", 1000, seed) for seed in (1, 4)]
+    # Beyond the windows of the other layers.
+    assert all(len(gemma_lm.encode(one.text[one.text.index("The access code") :])) > 600 for one in examples)
+    full, dense, one_key = (
+        quality.answers(gemma_lm, examples, Selection(*of)) for of in (("full",), ("dense", 64), ("dense", 1))
+    )
     assert [one.right for one in full] == [True, True] == [one.right for one in dense]
-    (lost,) = quality.answers(gemma_lm, examples[:1], Selection("dense", 2))
-    assert not lost.right and lost.loss > full[0].loss + 1
+    assert [one.right for one in one_key] == [False, False]
+    assert all(lost.loss > one.loss + 1 for lost, one in zip(one_key, full))

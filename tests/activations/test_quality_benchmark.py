@@ -146,7 +146,8 @@ def test_a_run_that_ends_early_is_resumed(bench, monkeypatch, tmp_path, capsys):
     given = [*SMALL, "--tasks", "--passages", "code", "few-shot", "--systems", "dense", "misa"]
     record = ["--record", "--folder", str(tmp_path), "--resume"]
     assert bench.main([*given, *record, "--seconds", "0.5"]) == 0
-    assert asked == ["full"] and "0.5 seconds are over: --resume goes on" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert asked == ["full"] and "0.5 seconds are over: --resume goes on" in text
     assert bench.main([*given, *record]) == 0
     assert asked == ["full", "dense", "misa", "full", "dense", "misa"]
     read = results.read("quality", folder=tmp_path)
@@ -158,6 +159,16 @@ def test_a_run_that_ends_early_is_resumed(bench, monkeypatch, tmp_path, capsys):
         bench.main([*given, *record, "--seed", "7"])
     with pytest.raises(SystemExit, match="say --record too"):
         bench.main([*given, "--resume"])
+
+
+def test_averages_are_over_what_every_system_was_asked(bench):
+    def record(name, system, right):
+        what = {"kind": "task", "name": name, "length": 512, "topk": 16, "source": "attention", "system": system}
+        return {**what, "counts": True, "each": right}
+
+    records = [record("needle", "full", "1 1"), record("needle", "dense", "1 0"), record("copying", "full", "0 0")]
+    lines = bench.averages(records, "attention", 16).splitlines()
+    assert [line.split()[1:3] for line in lines[1:]] == [["full", "100.0"], ["dense", "50.0"]]
 
 
 def test_both_sources_of_the_index(bench, tmp_path):
