@@ -32,7 +32,7 @@ from .selection_parts import (
     number_of,
     pivots,
     threshold_of,
-)  # fmt: skip
+)
 
 # A row's places are read instead of the row where they are at most one for so many columns.
 SPARSE = tl.constexpr(2)

@@ -322,6 +322,16 @@ class Lab:
         assert self.clipped_texts() == []
         assert self.error == ""
 
+    def scrolls_when_narrow(self):
+        """Assert that in a window of 900 pixels the figure keeps 840, and that it looks right there."""
+        size = self.page.viewport_size
+        self.page.set_viewport_size({**size, "width": 900})
+        self.wait_for("() => qp.figure(0).offsetWidth === 840 && document.querySelector('.qp-panel').offsetWidth < 700")
+        self.page.wait_for_timeout(1000)
+        self.looks_right()
+        self.page.set_viewport_size(size)
+        self.wait_for("() => qp.figure(0).offsetWidth > 840")
+
     def was_quiet(self):
         """Assert that the browser met no error and nothing reached outside since `open_notebook`."""
         assert self.console_errors == [] and self.outgoing == []

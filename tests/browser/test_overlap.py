@@ -93,13 +93,7 @@ def test_another_layer_and_a_dark_theme(overlap):
 
 
 def test_in_a_narrow_window_the_figure_scrolls_and_no_label_is_cut(overlap):
-    size = overlap.page.viewport_size
-    overlap.page.set_viewport_size({**size, "width": 900})
-    overlap.wait_for("() => qp.figure(0).offsetWidth === 840 && document.querySelector('.qp-panel').offsetWidth < 700")
-    overlap.page.wait_for_timeout(1000)
-    overlap.looks_right()
-    overlap.page.set_viewport_size(size)
-    overlap.wait_for("() => qp.figure(0).offsetWidth > 840")
+    overlap.scrolls_when_narrow()
 
 
 @pytest.fixture(scope="module")

@@ -100,10 +100,4 @@ def test_modes_and_a_dark_theme(pivot):
 
 
 def test_in_a_narrow_window_the_figure_scrolls_and_no_label_is_cut(pivot):
-    size = pivot.page.viewport_size
-    pivot.page.set_viewport_size({**size, "width": 900})
-    pivot.wait_for("() => qp.figure(0).offsetWidth === 840 && document.querySelector('.qp-panel').offsetWidth < 700")
-    pivot.page.wait_for_timeout(1000)
-    pivot.looks_right()
-    pivot.page.set_viewport_size(size)
-    pivot.wait_for("() => qp.figure(0).offsetWidth > 840")
+    pivot.scrolls_when_narrow()

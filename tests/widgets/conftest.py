@@ -9,6 +9,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # modules of these tests import each other
 
+import index_cases  # noqa: E402
+
+SMOOTHNESS = {5: 0.7, 11: 0.9, 17: 0.99}
+
 
 class Letters:
     """One token a character; ids beyond the alphabet have no name, as in a padded vocabulary."""
@@ -23,6 +27,18 @@ class Letters:
 
     def __len__(self):
         return 252
+
+
+@pytest.fixture(scope="module")
+def capture():
+    """Queries, keys and weights of an indexer, on whole numbers."""
+    return index_cases.made()
+
+
+@pytest.fixture(scope="module")
+def layers():
+    """Three such captures, by layer: neighbours choose ever more alike."""
+    return {n: index_cases.made(seed, smoothness=s) for seed, (n, s) in enumerate(SMOOTHNESS.items(), 1)}
 
 
 @pytest.fixture(scope="session")

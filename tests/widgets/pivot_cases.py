@@ -1,18 +1,11 @@
-"""Captures for the tests of PivotExplorer, and what a panel shows as the public functions give it."""
+"""Settings and attention for the tests of PivotExplorer, and what a panel shows as the public functions give it."""
 
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from activations import synthetic
-
-N = 600
 RIVALS = ("hisa", "misa", "misa_rerank", "index_cache", "pivot_cache")
-
-
-def made(seed=1, T=32, n_keys=N, H=2, **more):
-    return synthetic.index(T, n_keys, H, 16, seed=seed, topics=5, integers=True, **more)
 
 
 def with_mass(capture, seed=0):

@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 import torch
+from index_cases import N, made
 
 from activations import save_capture, synthetic
 from qp_kernels import index_metrics
@@ -17,26 +18,10 @@ from widgets import OverlapExplorer
 from widgets.index_view import STRETCH
 from widgets.overlap_figure import overlap_figure
 
-N = 600
-
-
-def made(seed=1, T=32, n_keys=N, **more):
-    return synthetic.index(T, n_keys, 2, 16, seed=seed, topics=5, integers=True, **more)
-
 
 def selected(capture, k, rows=slice(None)):
     bounds = {"lo": capture.lo[rows], "hi": capture.hi[rows]}
     return dense_topk(capture.q[rows], capture.k, capture.w[rows], k, **bounds)
-
-
-@pytest.fixture(scope="module")
-def capture():
-    return made()
-
-
-@pytest.fixture(scope="module")
-def layers():
-    return {5: made(1, smoothness=0.7), 11: made(2, smoothness=0.9), 17: made(3, smoothness=0.99)}
 
 
 @pytest.fixture

@@ -7,23 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from pivot_cases import RIVALS, N, given, made, set_all, shown, with_mass
+from index_cases import N, made
+from pivot_cases import RIVALS, given, set_all, shown, with_mass
 
 from activations import save_capture
 from qp_kernels import index_metrics
 from qp_kernels.pivot import dense_topk, hisa_topk, misa_topk, pivot_topk
 from widgets import PivotExplorer
 from widgets.index_view import STRETCH
-
-
-@pytest.fixture(scope="module")
-def capture():
-    return made()
-
-
-@pytest.fixture(scope="module")
-def layers():
-    return {5: made(1, smoothness=0.7), 11: made(2, smoothness=0.9), 17: made(3, smoothness=0.99)}
 
 
 @pytest.fixture

@@ -7,23 +7,14 @@ import threading
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from pivot_cases import RIVALS, N, given, made, set_all, shown, with_mass
+from index_cases import N
+from pivot_cases import RIVALS, given, set_all, shown, with_mass
 
 from activations import synthetic
 from qp_kernels.pivot import pivot_topk
 from widgets import PivotExplorer
 from widgets.index_view import STRETCH
 from widgets.pivot_parts import pivot_figure
-
-
-@pytest.fixture(scope="module")
-def capture():
-    return made()
-
-
-@pytest.fixture(scope="module")
-def layers():
-    return {5: made(1, smoothness=0.7), 11: made(2, smoothness=0.9), 17: made(3, smoothness=0.99)}
 
 
 @pytest.fixture
