@@ -8,7 +8,8 @@ and keys, or with `--source attention distilled` also the indexers that `make in
 lengths where full attention answers 60 % of the examples; else no other system is asked. Shares have Wilson intervals,
 means bootstrap intervals, both of 95 %; differences from full attention are paired. Nothing is chosen by what is
 measured here: the greedy pattern of IndexCache is found on passages of another split. `--record` writes
-data/results/quality.json after each task and kind of passage; `--seconds` ends early, `--resume` goes on from there.
+data/results/quality.json after each answer; `--seconds` ends early, `--resume` goes on from there. One process leaves
+a large GPU half idle: `--workers 8` share it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import torch
 
-import activations
-from activations import passages, quality, tasks, texts
-from activations.selection import Selection, systems
-from qp_kernels import results
-from qp_kernels.intervals import bootstrap, wilson
-from qp_kernels.pivot import index_cache_greedy
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import _quality_work as work  # noqa: E402
+
+import activations  # noqa: E402
+from activations import passages, quality, tasks, texts  # noqa: E402
+from activations.selection import Selection, systems  # noqa: E402
+from qp_kernels import results  # noqa: E402
+from qp_kernels.intervals import bootstrap  # noqa: E402
+from qp_kernels.pivot import index_cache_greedy  # noqa: E402
 
 CALIBRATION = 4  # passages of each kind that the greedy pattern is found on
 KEPT = 2  # layers that select in it
@@ -42,46 +49,108 @@ def main(arguments: list[str] | None = None) -> int:
     about = {"model": lm.name, "compute_dtype": str(lm.dtype).removeprefix("torch.")}
     about |= {"layers": " ".join(map(str, layers)), "samples": options.samples, "first_seed": options.seed}
     about |= {"level": 0.95, "counts_from": quality.COUNTS_FROM, "chunk": options.chunk, "texts": texts.PSF_LICENCE}
-    chosen, indexers = {}, {"attention": None}
-    if "distilled" in options.source:
-        indexers["distilled"] = activations.distilled_indexers(lm, layers, options.indexers)
-    for source, topk in itertools.product(options.source, options.topk):
-        if lengths := [length for length in options.lengths if length > topk]:
-            shared = {"layers": layers, "indexers": indexers[source], "chunk": options.chunk}
-            some = chosen_systems(lm, shared, topk, min(lengths), options)
-            chosen[source, topk] = (some, shared)
-            if GREEDY in some:
-                about[f"greedy_pattern_{source}_{topk}"] = some[GREEDY].pattern
-    command = f"python benchmarks/quality.py {' '.join(told(given))}".strip()
-    records = earlier(options, about)
+    chosen = all_chosen(lm, layers, options)
+    patterns = {key: some[GREEDY].pattern for key, (some, _) in chosen.items() if GREEDY in some}
+    about |= {f"greedy_pattern_{source}_{topk}": pattern for (source, topk), pattern in patterns.items()}
+    records, about = earlier(options, about)
+    origin = {"about": about, "device": options.device, "folder": options.folder}
+    origin["command"] = f"python benchmarks/quality.py {' '.join(told(given))}".strip()
     end = time.monotonic() + (options.seconds or float("inf"))
-    for length, (kind, name) in itertools.product(options.lengths, named(options)):
-        went_on = fill(records, lm, chosen, {"kind": kind, "name": name, "length": length}, end, options)
-        if records and options.record:
-            origin = {"about": about, "device": options.device, "command": command}
-            results.write(options.record, records, folder=options.folder, **origin)
-        if not went_on:
-            print(f"{options.seconds:g} seconds are over: --resume goes on from here")
-            break
+    with ExitStack() as stack:
+        if options.workers > 1:
+            pool = work.pool_of(options.workers, asker_of, (layers, options, patterns, end))
+            ask = work.in_processes(stack.enter_context(pool))
+        else:
+            ask = work.here(work.Asker(lm, chosen, options.seed, options.samples, end))
+        went_on = True
+        for record in fill(records, chosen, ask, options):
+            went_on &= record is not None
+            if options.record and record is not None:
+                results.write(options.record, in_order(records, chosen, options), **origin)
+    if not went_on:
+        print(f"{options.seconds:g} seconds are over: --resume goes on from here")
     for source, topk in chosen:
-        print(averages(records, source, topk), flush=True)
+        print(averages(in_order(records, chosen, options), source, topk), flush=True)
     return 0
 
 
-def fill(records: list[dict], lm, chosen: dict, what: dict, end: float, options) -> bool:
-    """Add the records of a task or kind of passage at a length; False where time was over before all were begun."""
-    items = None
-    for (source, topk), (some, shared) in chosen.items():
-        if topk >= what["length"]:  # every key
+def fill(records: list[dict], chosen: dict, ask: work.Ask, options) -> Iterator[dict | None]:
+    """Add what is not known yet to the records, and yield each; None for what time did not suffice for.
+
+    Full attention first, once for all sources and topk; then system by system, so that what an early end leaves can be
+    compared.
+    """
+    whole = list(itertools.product(options.lengths, named(options)))
+    parts = [{"kind": kind, "name": name, "length": length} for length, (kind, name) in whole]
+    parts = [what for what in parts if any(topk < what["length"] for _, topk in chosen)]
+    begun = []
+    for (what, _), found in ask("full", [(what, one_of(records, {**what, "system": "full"})) for what in parts]):
+        if found is None:
+            yield None
             continue
-        if time.monotonic() > end:
-            return False
-        items = items or samples(lm, what["kind"], what["name"], what["length"], options)
-        for record in compared(lm, some, shared, {**what, "topk": topk, "source": source}, items, records):
-            records.append(record)
-            if time.monotonic() > end:
-                break
-    return True
+        items, full = found
+        full["counts"] = what["kind"] == "passage" or full["accuracy"] >= quality.COUNTS_FROM
+        for source, topk in chosen:
+            this = {**what, "topk": topk, "source": source, "system": "full"}
+            if topk < what["length"] and one_of(records, this) is None:
+                yield added(records, {**full, **this, "label": "full"})
+        if full["counts"]:
+            begun.append((what, items, full))
+        else:
+            print(f"{what['name']} at {what['length']:,} tokens does not count: full attention answers too few")
+    begun.sort(key=lambda one: parts.index(one[0]))
+    calls = [
+        (what, key, system, items, full)
+        for system in dict.fromkeys(name for some, _ in chosen.values() for name in some if name != "full")
+        for what, items, full in begun
+        for key in chosen
+        if key[1] < what["length"]  # else every key is kept
+        and one_of(records, {**what, "source": key[0], "topk": key[1], "system": system}) is None
+    ]
+    for (what, key, system, _, _), scores in ask("other", calls):
+        if scores is None:
+            yield None
+            continue
+        this = {**what, "topk": key[1], "source": key[0], "system": system, "label": chosen[key][0][system].label}
+        yield added(records, {**this, **scores, "counts": True})
+
+
+def added(records: list[dict], record: dict) -> dict:
+    print(line(record), flush=True)
+    records.append(record)
+    return record
+
+
+def all_chosen(lm, layers: list[int], options, patterns: dict | None = None) -> dict[work.Key, tuple[dict, dict]]:
+    """(source, topk) -> the systems by name, and what they share; patterns: IndexCache's greedy ones, once found."""
+    chosen, indexers = {}, {"attention": None}
+    if "distilled" in options.source:
+        indexers["distilled"] = activations.distilled_indexers(lm, layers, options.indexers)
+    for key in itertools.product(options.source, options.topk):
+        if lengths := [length for length in options.lengths if length > key[1]]:
+            shared = {"layers": layers, "indexers": indexers[key[0]], "chunk": options.chunk}
+            pattern = (patterns or {}).get(key)
+            chosen[key] = (chosen_systems(lm, shared, key[1], min(lengths), options, pattern), shared)
+    return chosen
+
+
+def asker_of(layers: list[int], options, patterns: dict, end: float) -> work.Asker:
+    """In a process of its own, with a model of its own."""
+    torch.set_num_threads(1)
+    lm = activations.load(options.model, device=options.device, dtype=options.dtype)
+    return work.Asker(lm, all_chosen(lm, layers, options, patterns), options.seed, options.samples, end)
+
+
+def in_order(records: list[dict], chosen: dict, options) -> list[dict]:
+    """By length, name, source, topk and system as they are asked for, whichever was ready first; others in front."""
+    orders = {"length": options.lengths, "name": [name for _, name in named(options)]}
+    orders |= {"source": options.source, "topk": options.topk}
+    orders["system"] = list(dict.fromkeys(name for some, _ in chosen.values() for name in some))
+
+    def place(record: dict) -> tuple:
+        return tuple(order.index(record[key]) if record[key] in order else -1 for key, order in orders.items())
+
+    return sorted(records, key=place)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -103,6 +172,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--samples", type=int, default=20, help="of each task, and of each kind of passage")
     top.add_argument("--seed", type=int, default=0, help="of the first sample; the next ones follow")
     top.add_argument("--chunk", type=int, default=4096 if cuda else 512, help="tokens read at once")
+    top.add_argument("--workers", type=int, default=1, help="processes that share the device, each with the model")
     top.add_argument("--seconds", type=float, help="after which nothing new is begun")
     top.add_argument("--resume", action="store_true", help="keep what the record has of the same model and samples")
     top.add_argument("--record", nargs="?", const="quality", metavar="NAME", help="write data/results/NAME.json")
@@ -113,35 +183,35 @@ def parser() -> argparse.ArgumentParser:
 def told(given: list[str]) -> list[str]:
     """The arguments as others can use them: quoted, and without a place or the patience of this machine."""
     found = list(given)
-    for name, values in (("--folder", 1), ("--indexers", 1), ("--seconds", 1), ("--resume", 0)):
+    for name, values in (("--folder", 1), ("--indexers", 1), ("--seconds", 1), ("--resume", 0), ("--workers", 1)):
         if name in found:
             at = found.index(name)
             del found[at : at + 1 + values]
     return [f"'{word}'" if " " in word else word for word in found]
 
 
-def earlier(options, about: dict) -> list[dict]:
-    """Records to go on from."""
+def earlier(options, about: dict) -> tuple[list[dict], dict]:
+    """Records to go on from, and what holds for all of them."""
     if not options.resume:
-        return []
+        return [], about
     if not options.record:
         raise SystemExit("--resume goes on from a record: say --record too")
     if options.record not in results.names(folder=options.folder):
-        return []
+        return [], about
     there = results.read(options.record, folder=options.folder)
-    if differs := [name for name, value in about.items() if there.about.get(name) != value]:
+    if differs := [name for name, value in about.items() if there.about.get(name, value) != value]:
         raise SystemExit(f"{options.record} was made with another {', '.join(differs)}: record under another name")
-    return there.records
+    return there.records, {**there.about, **about}
 
 
-def chosen_systems(lm, shared: dict, topk: int, length: int, options) -> dict[str, Selection]:
-    """The systems asked for, full attention first; the greedy pattern is found only if its system is among them."""
+def chosen_systems(lm, shared: dict, topk: int, length: int, options, pattern: str | None) -> dict[str, Selection]:
+    """The systems asked for, full attention first; the greedy pattern is found only if asked for and not known."""
     known = systems(topk, len(shared["layers"]))
     asked = options.systems or [*known, *[GREEDY] * (len(shared["layers"]) > KEPT)]
     if unknown := set(asked) - {*known, GREEDY}:
         raise SystemExit(f"there is no system {sorted(unknown)[0]!r}; there are {', '.join([*known, GREEDY])}")
     if GREEDY in asked:
-        known = systems(topk, len(shared["layers"]), greedy=greedy_pattern(lm, shared, topk, length))
+        known = systems(topk, len(shared["layers"]), greedy=pattern or greedy_pattern(lm, shared, topk, length))
     return {name: one for name, one in known.items() if name == "full" or name in asked}
 
 
@@ -168,67 +238,10 @@ def named(options) -> list[tuple[str, str]]:
     return [("task", name) for name in options.tasks] + [("passage", name) for name in options.passages]
 
 
-def samples(lm, kind: str, name: str, length: int, options) -> list:
-    make = tasks.example if kind == "task" else passages.passage
-    return [make(lm.encode, name, length, seed) for seed in range(options.seed, options.seed + options.samples)]
-
-
-def compared(lm, chosen: dict, shared: dict, what: dict, items: list, records: list[dict]) -> Iterator[dict]:
-    """New records of the systems, full attention first. It is asked once for all sources and topk."""
-    kind, full = what["kind"], None
-    ask, scores = (quality.answers, task_scores) if kind == "task" else (quality.passage_losses, passage_scores)
-    for system, selection in chosen.items():
-        this = {**what, "system": system, "label": selection.label}
-        known = one_of(records, this)
-        same = one_of(records, {**this, "topk": None, "source": None}) if system == "full" else None
-        record = known or {**(same or {}), **this}
-        if "loss" not in record:
-            start = time.monotonic()
-            given = ask(lm, items, selection, **shared)
-            record |= {**scores(given, full), "seconds": time.monotonic() - start}
-        full = full or record
-        record["counts"] = kind == "passage" or full["accuracy"] >= quality.COUNTS_FROM
-        if known is None:
-            print(line(record), flush=True)
-            yield record
-        if not record["counts"]:
-            print(f"{what['name']} at {what['length']:,} tokens does not count: full attention answers too few")
-            break
-
-
 def one_of(records: list[dict], what: dict) -> dict | None:
     """The first record of these fields; those that are None may be anything."""
     keys = [key for key, value in what.items() if value is not None]
     return next((record for record in records if all(record[key] == what[key] for key in keys)), None)
-
-
-def task_scores(given: list[quality.Answer], full: dict | None) -> dict:
-    right = [int(answer.right) for answer in given]
-    low, high = wilson(sum(right), len(right))
-    scores = {"samples": len(right), "right": sum(right), "accuracy": sum(right) / len(right)}
-    scores |= {"accuracy_low": low, "accuracy_high": high, "each": " ".join(map(str, right))}
-    return {**scores, **losses_of([answer.loss for answer in given], full)}
-
-
-def passage_scores(given: list[float], full: dict | None) -> dict:
-    return {"samples": len(given), **losses_of(given, full)}
-
-
-def losses_of(losses: list[float], full: dict | None) -> dict:
-    """Mean loss with its interval, and how much more than with full attention on the same samples."""
-    low, high = bootstrap([losses])
-    scores = {"loss": mean(losses), "loss_low": low, "loss_high": high}
-    scores["each_loss"] = " ".join(f"{loss:.6f}" for loss in losses)
-    if full is None:
-        return {**scores, "more": 0.0, "more_low": 0.0, "more_high": 0.0}
-    before = [float(loss) for loss in full["each_loss"].split()]
-    more = [ours - theirs for ours, theirs in zip(losses, before, strict=True)]
-    low, high = bootstrap([more])
-    return {**scores, "more": mean(more), "more_low": low, "more_high": high}
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def line(record: dict) -> str:
@@ -259,11 +272,12 @@ def averages(records: list[dict], source: str, topk: int) -> str:
             right = [[int(one) for one in r["each"].split()] for r in mine if r["kind"] == "task"]
             if right:
                 low, high = bootstrap(right)
-                words.append(f"{100 * mean([mean(one) for one in right]):5.1f} [{100 * low:.0f}, {100 * high:.0f}]")
+                share = work.mean([work.mean(one) for one in right])
+                words.append(f"{100 * share:5.1f} [{100 * low:.0f}, {100 * high:.0f}]")
             more = [gains(record, records) for record in mine if record["kind"] == "passage"]
             if more:
                 low, high = bootstrap(more)
-                words.append(f"{mean([mean(one) for one in more]):+.4f} [{low:+.4f}, {high:+.4f}]")
+                words.append(f"{work.mean([work.mean(one) for one in more]):+.4f} [{low:+.4f}, {high:+.4f}]")
             lines.append("  ".join(words))
     return "\n".join(lines)
 

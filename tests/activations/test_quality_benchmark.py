@@ -142,14 +142,15 @@ def test_a_run_that_ends_early_is_resumed(bench, monkeypatch, tmp_path, capsys):
         return real(lm, given, selection, **options)
 
     monkeypatch.setattr(quality, "passage_losses", losses)
-    monkeypatch.setattr(bench, "time", types.SimpleNamespace(monotonic=lambda: float(len(asked))))
+    for module in (bench, bench.work):
+        monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: float(len(asked))))
     given = [*SMALL, "--tasks", "--passages", "code", "few-shot", "--systems", "dense", "misa"]
     record = ["--record", "--folder", str(tmp_path), "--resume"]
     assert bench.main([*given, *record, "--seconds", "0.5"]) == 0
     text = capsys.readouterr().out
     assert asked == ["full"] and "0.5 seconds are over: --resume goes on" in text
     assert bench.main([*given, *record]) == 0
-    assert asked == ["full", "dense", "misa", "full", "dense", "misa"]
+    assert asked == ["full", "full", "dense", "dense", "misa", "misa"]
     read = results.read("quality", folder=tmp_path)
     assert [(r["name"], r["system"]) for r in read.records] == [
         (name, system) for name in ("code", "few-shot") for system in ("full", "dense", "misa")
@@ -186,6 +187,38 @@ def test_both_sources_of_the_index(bench, tmp_path):
     full, own, again, other = (r["loss"] for r in read.records)
     assert full == again and len({full, own, other}) == 3
     assert "indexers" not in read.command
+
+
+def test_further_topk_go_into_the_same_record(bench, tmp_path):
+    given = [*SMALL, "--tasks", "--passages", "code", "--systems", "dense", "index cache greedy"]
+    record = ["--record", "--folder", str(tmp_path), "--resume"]
+    for topk in ("16", "32"):
+        assert bench.main([*given, "--topk", topk, *record]) == 0
+    read = results.read("quality", folder=tmp_path)
+    assert [(r["topk"], r["system"]) for r in read.records] == [
+        (topk, system) for topk in (16, 32) for system in ("full", "dense", "index cache greedy")
+    ]
+    assert {"greedy_pattern_attention_16", "greedy_pattern_attention_32"} <= set(read.about)
+
+
+class Counting:
+    """In place of an asker, in a process of its own."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def twice(self, number):
+        if number < 0:
+            raise ValueError("a negative number")
+        return self.first + 2 * number
+
+
+def test_several_processes_answer_every_call(bench):
+    with bench.work.pool_of(2, Counting, (100,)) as pool:
+        ask = bench.work.in_processes(pool)
+        assert dict(ask("twice", [(i,) for i in range(9)])) == {(i,): 100 + 2 * i for i in range(9)}
+        with pytest.raises(ValueError, match="a negative number"):
+            list(ask("twice", [(1,), (-1,)]))
 
 
 def test_an_unknown_system(bench):
