@@ -1,14 +1,15 @@
 """Times of index selection on queries and keys of a live model, beside normal numbers of the same shapes.
 
     python benchmarks/captured_index.py --record          on a GPU: the default model's global layers, 32,768 tokens
-    python benchmarks/captured_index.py                   without one: the recorded captures, 8,192 tokens, a minute
+    python benchmarks/captured_index.py                   without one: the recorded captures, 8,192 tokens, minutes
     python benchmarks/captured_index.py --captures FILE … captures of `activations.record index` instead
 
 Of each layer: the top-k of its scores alone, the scan alone (on a GPU), and dense selection, PIVOT-Reuse and
-PIVOT-Refine of all its queries, which are the last ones of the text. Checked first: on whole numbers of the same shapes
-against the reference, where a selection is unique, and on the captured numbers in float64, within the contract's eps;
-where something is wrong nothing is timed or written, and the exit status is 1. `--record` writes
-data/results/captured_index.json.
+PIVOT-Refine: in prefill of all its queries, which are the last ones of the text, and in decode of its last group. The
+same but top-k in float8 with a scale for each head of a query and each key, where the device multiplies float8. Checked
+first: on whole numbers of the same shapes against the reference, where a selection is unique, and on the captured
+numbers in float64, within the contract's eps; where something is wrong nothing is timed or written, and the exit status
+is 1. `--record` writes data/results/captured_index.json.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from activations import texts  # noqa: E402
 from qp_kernels import backend, index_metrics, results, timing  # noqa: E402
 from qp_kernels.bench import WrongResult, index  # noqa: E402
 from qp_kernels.bench.index import providers, rates, table  # noqa: E402
-from qp_kernels.bench.index.inputs import Inputs  # noqa: E402
+from qp_kernels.bench.index.cases import FP8  # noqa: E402
+from qp_kernels.bench.index.inputs import Inputs, quantised  # noqa: E402
 
 NAME = "captured_index"
 SELECTIONS = ("dense", "reuse", "refine")
@@ -119,23 +121,24 @@ def measured(found: list[activations.IndexCapture], options: argparse.Namespace,
     timing.wake(device)
     machine = rates.measured(device, min(10, options.repetitions))
     run = index.Run(device, machine, options.repetitions, functools.partial(print, flush=True))
-    records, shapes = [], {}
+    records, drawn = [], {}
     for capture in found:
-        inputs = inputs_of(capture, options.group, device)
-        cases = cases_of(inputs, options, device)
-        shapes[cases[-1]] = cases
-        zeros = float(index_metrics.zero_share(providers.scores_of(inputs), *inputs.bounds).mean())
-        named = {"layer": capture.meta.get("layer"), "inputs": "captured", "zero_scores": zeros}
-        print(f"{capture.caption}: {len(inputs.q):,} queries, {len(inputs.k):,} keys, {zeros:.1%} of scores are 0")
-        for case in cases:
-            records += shown(named, index.run_case(case, run, given=index.Given(inputs, checks_of(inputs, case))))
-    for cases in shapes.values():
-        print("normal numbers of the same shapes")
-        named = {"layer": None, "inputs": "normal", "zero_scores": None}
-        for case in cases:
-            drawn = case._replace(scores="gauss" if case.kind == "select" else None)
-            made = index.run_case(drawn, run)
-            records += shown(named, [one for one in made if case.kind != "prefill" or one["provider"] in SELECTIONS])
+        captured = inputs_of(capture, options.group, device)
+        print(f"{capture.caption}: {len(captured.q):,} queries, {len(captured.k):,} keys", flush=True)
+        for inputs in forms_of(captured, machine, device):
+            zeros = float(index_metrics.zero_share(providers.scores_of(inputs), *inputs.bounds).mean())
+            named = {"layer": capture.meta.get("layer"), "inputs": "captured", "zero_scores": zeros}
+            print(f"  {dtype_of(inputs)}, {zeros:.1%} of scores are 0")
+            for case in cases_of(inputs, options, device):
+                drawn[case] = case._replace(scores="gauss" if case.kind == "select" else None)
+                asked = inputs.rows(slice(-case.T, None))
+                given = index.Given(asked, checks_of(asked, case))
+                records += shown(named, index.run_case(case, run, given=given))
+    print("normal numbers of the same shapes")
+    for case in drawn.values():
+        made = index.run_case(case, run)
+        some = [one for one in made if case.kind != "prefill" or one["provider"] in SELECTIONS]
+        records += shown({"layer": None, "inputs": "normal", "zero_scores": None}, some)
     meta = found[0].meta
     about = {**machine.about(), "backend": backend.resolve(device).name, "model": meta.get("model")}
     about |= {name: meta.get(name) for name in ("source", "compute_dtype", "text")}
@@ -144,27 +147,43 @@ def measured(found: list[activations.IndexCapture], options: argparse.Namespace,
     return records, about
 
 
+def forms_of(captured: Inputs, machine: rates.Rates, device: torch.device) -> list[Inputs]:
+    """Queries and keys as they were captured, and in float8 with scales; a GPU that multiplies none has the first."""
+    if device.type == "cuda" and FP8 not in machine.tflops:
+        print(f"this GPU multiplies no {FP8}: left out")
+        return [captured]
+    (q, q_scale), (k, k_scale) = (quantised(values.float()) for values in (captured.q, captured.k))
+    return [captured, Inputs(q, k, captured.w, q_scale, k_scale)]
+
+
 def cases_of(inputs: Inputs, options: argparse.Namespace, device: torch.device) -> list[index.Case]:
-    """What is timed of a layer; the last case names its shape."""
+    """What is timed of a layer in one dtype; all queries in prefill, the last group in decode."""
     (rows, heads, width), keys = inputs.q.shape, len(inputs.k)
     topk = options.topk or max(1, min(2048, keys // 16))
-    dtype = str(inputs.q.dtype).removeprefix("torch.")
     sizes = {"heads": heads, "dim": width, "topk": topk, "budget": options.budget or 2 * topk, "group": options.group}
     if keys - rows < sizes["budget"]:
         raise ValueError(f"the first query sees {keys - rows + 1:,} keys: more than budget, {sizes['budget']:,}, must")
-    select = index.Case("select", rows, keys, "float32", scores="captured", **sizes)
-    scan, prefill = (index.Case(kind, rows, keys, dtype, **sizes) for kind in ("scan", "prefill"))
-    return [select, scan, prefill] if device.type == "cuda" else [select, prefill]
+    scan, prefill = (index.Case(kind, rows, keys, dtype_of(inputs), **sizes) for kind in ("scan", "prefill"))
+    found = [prefill, prefill._replace(kind="decode", T=options.group)]
+    if device.type == "cuda":
+        found.insert(0, scan)
+    if inputs.q_scale is None:  # float8 has float32 scores as well, of which the top-k is the same work
+        found.insert(0, index.Case("select", rows, keys, "float32", scores="captured", **sizes))
+    return found
+
+
+def dtype_of(inputs: Inputs) -> str:
+    return str(inputs.q.dtype).removeprefix("torch.")
 
 
 def checks_of(inputs: Inputs, case: index.Case) -> dict:
     """Which rows of a selection of these inputs the contract does not allow, by what is timed."""
-    lo, hi = inputs.bounds
-    rows = oracle.Rows(inputs.q, inputs.k, inputs.w, lo, hi)
+    rows = oracle.Rows(inputs.q, inputs.k, inputs.w, *inputs.bounds, inputs.q_scale, inputs.k_scale)
+    window, phase = case.group, "decode" if case.kind == "decode" else "prefill"
     judges = (
         lambda found: oracle.dense(found, rows, case.topk),
         lambda found: oracle.reuse(found, rows, case.topk, case.group),
-        lambda found: oracle.refine(found, rows, case.topk, case.group, case.budget, case.group),
+        lambda found: oracle.refine(found, rows, case.topk, case.group, case.budget, window, phase),
     )
     return dict(zip(SELECTIONS, judges, strict=True))
 
@@ -172,7 +191,7 @@ def checks_of(inputs: Inputs, case: index.Case) -> dict:
 def shown(named: dict, records: list[dict]) -> list[dict]:
     """The records with what they were measured on, after they were printed."""
     for record, line in zip(records, table.lines_of(records)):
-        print(f"  {record['kind']:<8} {line}", flush=True)
+        print(f"    {record['kind']:<8} {line}", flush=True)
     return [{**named, **record} for record in records]
 
 

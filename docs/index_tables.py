@@ -94,21 +94,43 @@ def index_crossover() -> str:
     return plain_table(lines, words, found)
 
 
+CAPTURED = {
+    "read once": ("select", "floor_read"),
+    "top-k": ("select", "qp_kernels"),
+    "torch.topk": ("select", "torch_topk"),
+    "scan": ("scan", "qp_kernels"),
+    **{PROVIDERS[name].removeprefix("PIVOT-"): ("prefill", name) for name in ("dense", "reuse", "refine")},
+    **{f"decode: {PROVIDERS[name].removeprefix('PIVOT-')}": ("decode", name) for name in ("dense", "reuse", "refine")},
+}
+
+
 def index_captured() -> str:
-    """The kernels on what the layers of a model ask, beside normal numbers of the same shapes."""
+    """The kernels on what the layers of a model ask, in each dtype, beside normal numbers of the same shapes."""
     found = results.read("captured_index")
-    columns = (("select", "floor_read"), ("select", "qp_kernels"), ("select", "torch_topk"), ("prefill", "dense"))
-    columns += (("prefill", "reuse"), ("prefill", "refine"))
-    lines = [row("numbers", "zeros", "read once", "top-k", "torch.topk", "dense", "Reuse", "Refine")]
-    for layer in sorted({r["layer"] for r in found.records}, key=lambda layer: (layer is None, layer)):
-        mine = [r for r in found.records if r["layer"] == layer]
-        by = {(r["kind"], r["provider"]): time(r["median_us"]) for r in mine}
-        zeros = mine[0]["zero_scores"]
-        cells = ["–" if zeros is None else f"{zeros:.1%}", *(by.get(column, "–") for column in columns)]
-        lines.append(row("normal" if layer is None else f"layer {layer}", *cells))
+    columns = {
+        name: key for name, key in CAPTURED.items() if any((r["kind"], r["provider"]) == key for r in found.records)
+    }
+    lines = [row("numbers", "dtype", "zeros", *columns)]
+    layers = sorted({r["layer"] for r in found.records}, key=lambda layer: (layer is None, layer))
+    dtypes = dict.fromkeys(r["dtype"] for r in found.records if r["kind"] == "prefill")
+    first = next(iter(dtypes))
+    for dtype in dtypes:
+        for layer in layers:
+            # The scores alone are float32, of queries and keys in the first dtype.
+            mine = [r for r in found.records if r["layer"] == layer]
+            mine = [r for r in mine if (first if r["kind"] == "select" else r["dtype"]) == dtype]
+            if not mine:
+                continue
+            by = {(r["kind"], r["provider"]): time(r["median_us"]) + " †" * bool(r["late"]) for r in mine}
+            zeros = mine[0]["zero_scores"]
+            cells = ["–" if zeros is None else f"{zeros:.1%}", *(by.get(key, "–") for key in columns.values())]
+            lines.append(row("normal" if layer is None else f"layer {layer}", dtype, *cells))
     r = next(r for r in found.records if r["kind"] == "prefill")
-    words = f"Medians, cold L2; the last {r['T']:,} of {r['L']:,} positions, {r['dtype']}. {shape(found)}."
-    return plain_table(lines, f"{words} {found.about['model']}: queries and keys of its attention.", found)
+    words = f"Medians, cold L2; the last {r['T']:,} of {r['L']:,} positions"
+    words += ", in decode the last group by CUDA graph" * ("decode: dense" in columns)
+    words += f". {shape(found)}. {found.about['model']}: queries and keys of its attention."
+    words += " † The GPU waited for the host: its own time is less." * any("†" in line for line in lines)
+    return plain_table(lines, words, found)
 
 
 def case_of(record: dict) -> str:

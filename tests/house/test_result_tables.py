@@ -67,7 +67,10 @@ def made_up(tmp_path, monkeypatch):
     records, about = index.run(cases, device="cpu", say=None, timer=timer, crossover=crossover)
     (topk,) = [r for r in records if r["case"] == select.name and r["provider"] == "torch_topk"]
     records.append({**topk, "provider": "qp_kernels", "target_us": 280})
-    of_layers = [{"layer": layer, "zero_scores": 0.5, **r} for layer in (3, None) for r in records if r["T"] == 16]
+    mine = [r for r in records if r["T"] == 16 or r["kind"] == "decode"]
+    in_float8 = {"dtype": "float8_e4m3fn", "median_us": 9.0, "late": 2}
+    mine += [{**r, **in_float8} for r in mine if r["kind"] in ("scan", "prefill")]
+    of_layers = [{"layer": layer, "zero_scores": 0.5, **r} for layer in (3, None) for r in mine]
     shared = {"folder": tmp_path, "device": torch.device("cpu")}
     results.write("bench_index", records, about=about, **shared)
     results.write("captured_index", of_layers, about={**about, "model": "small"}, **shared)
@@ -90,9 +93,14 @@ def test_tables_of_index_selection(result_tables, made_up):
     assert "| scan · 16 × 1,024 · float32 | 7.0 µs, 0 TFLOP/s |" in tables["index_parts"]
     assert "| level | 64 | – | 2.00 ms | 4.00 ms | 0.50 |" in tables["index_crossover"]
     assert "| chunk | 128 | 77 | 3.00 ms | 2.00 ms | 1.50 |" in tables["index_crossover"]
-    assert (
-        "| layer 3 | 50.0% | 7.0 µs | 7.0 µs |" in tables["index_captured"] and "| normal |" in tables["index_captured"]
+    captured, each = tables["index_captured"], " 7.0 µs |"
+    head = (
+        "| numbers | dtype | zeros | read once | top-k | torch.topk | scan | dense | Reuse | Refine | decode: dense |"
     )
+    assert captured.startswith(head) and "| normal | float32 |" in captured
+    assert f"| layer 3 | float32 | 50.0% |{10 * each}" in captured
+    assert f"| layer 3 | float8_e4m3fn | 50.0% |{3 * ' – |'}{4 * ' 9.0 µs † |'}{3 * ' – |'}" in captured
+    assert "the last group by CUDA graph" in captured and "† The GPU waited" in captured
     text = "a\n<!-- results: index_parts -->\nearlier\n<!-- /results -->\n"
     assert "earlier" not in result_tables.render(text, result_tables.index_tables.TABLES)
 

@@ -11,6 +11,7 @@ import torch
 
 # Rows whose scores exist at once, times keys.
 ENTRIES = 1 << 24
+LARGEST_FLOAT8 = 448.0
 
 
 @dataclass(frozen=True)
@@ -89,35 +90,47 @@ def dense(found, rows, topk):
 
 
 def proxies(rows, group):
-    """Of whole groups: the sum of the members' queries and weights, in their order in float32, rounded to q's dtype."""
-    q, w = (values.unflatten(0, (-1, group)).float() for values in (rows.q, rows.w))
+    """Of whole groups: the sum of the members' queries, times their scales, and weights, in their order in float32.
+
+    The sum is rounded to q's dtype; float8 has the smallest power of two as scale with which all of a head fits.
+    """
+    q, w = rows.q.float(), rows.w.float()
+    if rows.q_scale is not None:
+        q = q * rows.q_scale.float()[..., None]
+    q, w = (values.unflatten(0, (-1, group)) for values in (q, w))
     total, weight = q[:, 0].clone(), w[:, 0].clone()
     for member in range(1, group):
         total, weight = total + q[:, member], weight + w[:, member]
-    return replace(rows, q=total.to(rows.q.dtype), w=weight, lo=rows.lo[::group], hi=rows.hi[::group])
+    scale = None
+    if rows.q.dtype == torch.float8_e4m3fn:
+        part, power = torch.frexp(total.abs().amax(2).double() / LARGEST_FLOAT8)  # part is 0, or from 1/2 to below 1
+        scale = torch.exp2((power - (part <= 0.5).int()).double().where(part > 0, 0.0)).float()
+        total = total / scale[..., None]
+    return replace(rows, q=total.to(rows.q.dtype), w=weight, lo=rows.lo[::group], hi=rows.hi[::group], q_scale=scale)
 
 
 def reuse(found, rows, topk, group):
-    """PIVOT-Reuse of whole groups without scales, each longer than topk."""
+    """PIVOT-Reuse of whole groups, each longer than topk."""
     members = found.unflatten(0, (-1, group))
     alike = (members == members[:, :1]).flatten(1).all(1)
     return (dense(members[:, 0], proxies(rows, group), topk) | ~alike).repeat_interleave(group)
 
 
-def refine(found, rows, topk, group, budget, window):
-    """PIVOT-Refine in prefill of whole groups without scales, each longer than the budget."""
+def refine(found, rows, topk, group, budget, window, phase="prefill"):
+    """PIVOT-Refine of whole groups, each longer than the budget; in decode the window is besides the budget."""
     proxy, result = proxies(rows, group), []
     place = torch.arange(len(rows.k), device=rows.q.device)
     for g in range(len(proxy.q)):
         mine, one = slice(g * group, (g + 1) * group), proxy.part(slice(g, g + 1))
         start, end = max(int(one.lo), int(one.hi) - window), int(rows.hi[mine][-1])
         recent = ((place >= start) & (place < end))[None]
-        outside = one.inside() & ~recent
+        ranked, room = one.inside(), budget
+        if phase == "prefill":
+            ranked, room = ranked & ~recent, budget - (end - start)
         scores, sums, norms = scored(one)
-        room = budget - (end - start)
-        last, norm = cut(scores, norms, outside, room)
+        last, norm = cut(scores, norms, ranked, room)
         eps = sums[:, None] * norms.maximum(norm)
-        sure, possible = (recent | (outside & (scores > last + sign * eps)) for sign in (1, -1))
+        sure, possible = (recent | (ranked & (scores > last + sign * eps)) for sign in (1, -1))
         members = rows.part(mine)
         inside = members.inside()
         result.append(broken(found[mine], *scored(members), sure & inside, possible & inside, topk))

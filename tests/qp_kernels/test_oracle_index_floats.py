@@ -11,6 +11,11 @@ CALLS = {
     "dense": (dense_topk, {}, ()),
     "reuse": (pivot_topk, {"mode": "reuse", "group": GROUP}, (GROUP,)),
     "refine": (pivot_topk, {"mode": "refine", "group": GROUP, "budget": BUDGET}, (GROUP, BUDGET, GROUP)),
+    "refine_decode": (
+        pivot_topk,
+        {"mode": "refine", "group": GROUP, "budget": BUDGET, "phase": "decode"},
+        (GROUP, BUDGET, GROUP, "decode"),
+    ),
 }
 
 
@@ -24,7 +29,7 @@ def rows():
 
 def judged(name, found, rows):
     _, _, more = CALLS[name]
-    return getattr(oracle, name)(found, rows, TOPK, *more)
+    return getattr(oracle, name.removesuffix("_decode"))(found, rows, TOPK, *more)
 
 
 @pytest.fixture(params=CALLS)
@@ -49,6 +54,36 @@ def test_every_dtype_and_scales(dtype):
     found = dense_topk(made.q, made.k, made.w, TOPK, **scales)
     assert not oracle.dense(found, made, TOPK).any()
     assert oracle.dense(dense_topk(made.q, made.k, made.w, TOPK), made, TOPK).any()  # scales count
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("scaled", [True, False])
+def test_groups_in_float8(name, scaled):
+    """Proxies with scales: what the reference selects is allowed, and what it selects without scales is not."""
+    generator = torch.Generator().manual_seed(5)
+    q, k, w = (torch.randn(shape, generator=generator) for shape in ((48, 3, 16), (600, 16), (48, 3)))
+    q, k, w = (20 * q).to(torch.float8_e4m3fn), k.to(torch.float8_e4m3fn), w.abs()
+    scales = {"q_scale": torch.rand(48, 3, generator=generator) + 0.1, "k_scale": torch.rand(600, generator=generator)}
+    scales = {name: scale + 0.01 for name, scale in scales.items()} if scaled else {}
+    made = oracle.Rows(q, k, w, torch.zeros(48, dtype=torch.int64), torch.arange(553, 601), **scales)
+    function, options, _ = CALLS[name]
+    assert not judged(name, function(q, k, w, TOPK, **options, **scales), made).any()
+    if scaled:
+        assert judged(name, function(q, k, w, TOPK, **options), made).any()
+
+
+def test_the_window_is_besides_the_budget_in_decode_only(rows):
+    """In prefill the proxy's worst candidates make room for the window; who takes the one for the other is seen."""
+    calls = {name: CALLS[name] for name in ("refine", "refine_decode")}
+    tight = {"budget": TOPK + 2 * GROUP - 1}
+    found = {
+        name: function(rows.q, rows.k, rows.w, TOPK, **{**options, **tight})
+        for name, (function, options, _) in calls.items()
+    }
+    for name, selected in found.items():
+        for judge, phase in (("refine", "prefill"), ("refine_decode", "decode")):
+            wrong = oracle.refine(selected, rows, TOPK, GROUP, tight["budget"], GROUP, phase)
+            assert bool(wrong.any()) == (judge != name)
 
 
 def test_in_chunks_as_at_once(call, rows, monkeypatch):
