@@ -191,7 +191,7 @@ def checks_of(inputs: Inputs, case: index.Case) -> dict:
 def shown(named: dict, records: list[dict]) -> list[dict]:
     """The records with what they were measured on, after they were printed."""
     for record, line in zip(records, table.lines_of(records)):
-        print(f"    {record['kind']:<8} {line}", flush=True)
+        print(f"    {record['kind']:<8} {record['dtype']:<14} {line}", flush=True)
     return [{**named, **record} for record in records]
 
 
