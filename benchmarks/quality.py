@@ -18,7 +18,6 @@ import argparse
 import itertools
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,9 +30,9 @@ import _quality_work as work  # noqa: E402
 
 import activations  # noqa: E402
 from activations import passages, quality, tasks, texts  # noqa: E402
+from activations.quality_records import KINDS, QualityRecords  # noqa: E402
 from activations.selection import Selection, systems  # noqa: E402
 from qp_kernels import results  # noqa: E402
-from qp_kernels.intervals import bootstrap  # noqa: E402
 from qp_kernels.pivot import index_cache_greedy  # noqa: E402
 
 CALIBRATION = 4  # passages of each kind that the greedy pattern is found on
@@ -256,39 +255,25 @@ def line(record: dict) -> str:
 
 
 def averages(records: list[dict], source: str, topk: int) -> str:
-    """By system and length: the mean over tasks that count, and the mean of what passages lose; with intervals."""
-    here = [
-        record for record in records if (record["source"], record["topk"], record["counts"]) == (source, topk, True)
-    ]
+    """By system and length: the mean over tasks that count, and the mean of what passages lose; with intervals.
+
+    Systems are averaged over the same: what time did not suffice for is left out.
+    """
+    table, here = QualityRecords(records), {"source": source, "topk": topk}
     lines = [f"{source}, topk {topk:,}: tasks in %, and nats that passages lose, with 95 % intervals"]
-    names = list(dict.fromkeys(record["system"] for record in here))
-    # Systems are averaged over the same: what time did not suffice for is left out.
-    asked = Counter((record["length"], record["name"]) for record in here)
-    here = [record for record in here if asked[record["length"], record["name"]] == len(names)]
-    for length in sorted({record["length"] for record in here}):
-        for system in names:
-            mine = [record for record in here if (record["length"], record["system"]) == (length, system)]
+    names = table.systems(**here)
+    for length in table.values("length", **here):
+        found = {kind: table.asked(names, kind=kind, length=length, **here) for kind in KINDS}
+        for system in names if any(found.values()) else []:
             words = [f"{length:>6,}", f"{system:<20}"]
-            right = [[int(one) for one in r["each"].split()] for r in mine if r["kind"] == "task"]
-            if right:
-                low, high = bootstrap(right)
-                share = work.mean([work.mean(one) for one in right])
-                words.append(f"{100 * share:5.1f} [{100 * low:.0f}, {100 * high:.0f}]")
-            more = [gains(record, records) for record in mine if record["kind"] == "passage"]
-            if more:
-                low, high = bootstrap(more)
-                words.append(f"{work.mean([work.mean(one) for one in more]):+.4f} [{low:+.4f}, {high:+.4f}]")
+            if found["task"]:
+                got = table.level(system, found["task"])
+                words.append(f"{100 * got.value:5.1f} [{100 * got.low:.0f}, {100 * got.high:.0f}]")
+            if found["passage"]:
+                got = table.level(system, found["passage"])
+                words.append(f"{got.value:+.4f} [{got.low:+.4f}, {got.high:+.4f}]")
             lines.append("  ".join(words))
     return "\n".join(lines)
-
-
-def gains(record: dict, records: list[dict]) -> list[float]:
-    """How much more loss each passage has than with full attention."""
-    full = one_of(
-        records, {key: record[key] for key in ("kind", "name", "length", "topk", "source")} | {"system": "full"}
-    )
-    pairs = zip(record["each_loss"].split(), full["each_loss"].split(), strict=True)
-    return [float(ours) - float(theirs) for ours, theirs in pairs]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from qp_kernels.qrita.ablation import RUN_NAMES
 from widgets import theme
 from widgets.text import escape
 from widgets.timing_marks import nice, ticks
-from widgets.timing_records import recorded_or_none, short
+from widgets.recorded_results import recorded_or_none, short
 from widgets.timing_view import duration
 
 RUNS = (*RUN_NAMES, "ours")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from qp_kernels import results
 from qp_kernels.bench import Case
+from widgets.recorded_results import open_results, recorded_or_none, short
 
 OURS = "qp_kernels"
 FLOORS = ("floor_read", "floor_read_write")
@@ -142,13 +143,7 @@ def open_timings(source: results.Results | str | Path) -> Timings:
     Raises:
         TypeError, ValueError, FileNotFoundError: what was given and what is accepted.
     """
-    if isinstance(source, results.Results):
-        found, code = source, ["found = ...  # the Results of this panel"]
-    elif isinstance(source, (str, Path)):
-        found, code = _read(source)
-    else:
-        accepted = 'None, "live", the name or path of results, or Results'
-        raise TypeError(f"timings come from {accepted}; got {type(source).__name__}")
+    found, code = open_results(source, RECORDED, "timings")
     missing = {*Case._fields, "provider", "mode", "median_us"} - set(found.records[0])
     if missing:
         raise ValueError(f"the results {found.name!r} hold no timings: they lack {', '.join(sorted(missing))}")
@@ -159,34 +154,8 @@ def open_timings(source: results.Results | str | Path) -> Timings:
     return timings
 
 
-def short(device: str) -> str:
-    """The name of a device without its memory or number of cores."""
-    return device.split(",")[0].split(" (")[0]
-
-
-def _read(source: str | Path) -> tuple[results.Results, list[str]]:
-    path, lines = Path(source), ["from qp_kernels import results"]
-    if path.is_dir():
-        path = path / f"{RECORDED}.json"
-    if path.suffix != ".json" and isinstance(source, str):
-        return results.read(source), [*lines, f"found = results.read({source!r})"]
-    if not path.is_file():
-        raise FileNotFoundError(f"no file at {path}")
-    found = results.read(path.stem, folder=path.parent)
-    return found, [*lines, f"found = results.read({path.stem!r}, folder={str(path.parent)!r})"]
-
-
-def recorded_or_none(name: str = RECORDED) -> results.Results | None:
-    """Results of this repository, or None where they were never recorded, or there is no repository."""
-    try:
-        known = results.names()
-    except ValueError:  # not in a clone
-        return None
-    return results.read(name) if name in known else None
-
-
 def recorded_timings(source: results.Results | str | Path | None) -> Timings | None:
     """Recorded timings of a source; where it names none (None, "live"), those of the repository, if there are any."""
     if source is None or (isinstance(source, str) and source == "live"):
-        source = recorded_or_none()
+        source = recorded_or_none(RECORDED)
     return None if source is None else open_timings(source)
