@@ -144,7 +144,7 @@ def in_order(records: list[dict], chosen: dict, options) -> list[dict]:
     """By length, name, source, topk and system as they are asked for, whichever was ready first; others in front."""
     orders = {"length": options.lengths, "name": [name for _, name in named(options)]}
     orders |= {"source": options.source, "topk": options.topk}
-    orders["system"] = list(dict.fromkeys(name for some, _ in chosen.values() for name in some))
+    orders["system"] = [*systems(1, len(next(iter(chosen.values()))[1]["layers"])), GREEDY]
 
     def place(record: dict) -> tuple:
         return tuple(order.index(record[key]) if record[key] in order else -1 for key, order in orders.items())
@@ -165,7 +165,7 @@ def parser() -> argparse.ArgumentParser:
         "--source", nargs="+", choices=("attention", "distilled"), default=["attention"], help="of the index"
     )
     top.add_argument("--indexers", help="folder of distilled ones, instead of data/indexers")
-    top.add_argument("--systems", nargs="+", metavar="NAME", help="instead of all; always with 'full'")
+    top.add_argument("--systems", nargs="+", metavar="NAME", help="instead of all; asked in this order, 'full' first")
     top.add_argument("--tasks", nargs="*", default=list(tasks.TASKS), choices=tasks.TASKS)
     top.add_argument("--passages", nargs="*", default=list(passages.KINDS), choices=passages.KINDS)
     top.add_argument("--samples", type=int, default=20, help="of each task, and of each kind of passage")
@@ -211,7 +211,7 @@ def chosen_systems(lm, shared: dict, topk: int, length: int, options, pattern: s
         raise SystemExit(f"there is no system {sorted(unknown)[0]!r}; there are {', '.join([*known, GREEDY])}")
     if GREEDY in asked:
         known = systems(topk, len(shared["layers"]), greedy=pattern or greedy_pattern(lm, shared, topk, length))
-    return {name: one for name, one in known.items() if name == "full" or name in asked}
+    return {name: known[name] for name in dict.fromkeys(["full", *asked])}
 
 
 def greedy_pattern(lm, shared: dict, topk: int, length: int) -> str:
