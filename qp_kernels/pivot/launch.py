@@ -108,7 +108,7 @@ def scan_rows(problem: Problem, of: Ranges, arrived: Tensor | None = None) -> Te
     """Scores of every row against the keys from its lo on: [rows, columns], padded."""
     device = problem.q.device
     out = torch.empty(of.rows, padded(of.columns), dtype=torch.float32, device=device)
-    sizes = sizes_of(problem, of.rows)
+    sizes = sizes_of(problem, bounds.most_sharing(of))
     blocks = bounds.scan_blocks(of, sizes["ROWS"], device)
     span = span_of(of.columns, blocks.count, sizes["BLOCK"], device)
     launch(problem, out, blocks, of, of.columns, span, sizes, arrived=arrived)

@@ -104,6 +104,14 @@ def scan_blocks(of: Ranges, size: int, device: torch.device) -> Blocks:
     return _cut(starts, np.append(starts[1:], of.rows), np.arange(len(starts)), size, device, of)
 
 
+def most_sharing(of: Ranges) -> int:
+    """The most neighbouring rows that share lo."""
+    if of.table is None:
+        return of.rows
+    ends = np.flatnonzero(np.concatenate([np.diff(of.los) != 0, [True]]))
+    return int(np.diff(ends, prepend=-1).max())
+
+
 def even_count(starts: np.ndarray, stops: np.ndarray) -> int:
     """How many rows each of [starts[i], stops[i]) has, where all have as many but for a smaller last one, and they
     follow each other; else 0."""
