@@ -34,22 +34,32 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
 
 
 def run(
-    kernel, grid: tuple[int, ...], arguments: tuple, constants: dict, warps: int, registers: int | None = None
+    kernel,
+    grid: tuple[int, ...],
+    arguments: tuple,
+    constants: dict,
+    warps: int,
+    registers: int | None = None,
+    *,
+    fused: bool = True,
 ) -> None:
     """Launch a Triton kernel on the current device and stream.
 
     Args:
         arguments: All that are not constants, which follow them in the kernel. constants: By name.
         registers: Most of a thread; None leaves it to the compiler.
+        fused: Whether a product and a sum may become one operation, with one rounding.
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
-    key = (kernel, device, warps, registers, *map(kind_of, arguments), *constants.items())
+    key = (kernel, device, warps, registers, fused, *map(kind_of, arguments), *constants.items())
     compiled, values = COMPILED.get(key, (None, ()))
     if compiled is not None:
         stream = torch.cuda.current_stream().cuda_stream
         compiled[(*grid, 1, 1)[:3]](*arguments, *values, stream=stream)
         return
     options = {} if registers is None else {"maxnreg": registers}
+    if not fused:
+        options["enable_fp_fusion"] = False
     compiled = kernel[grid](*arguments, **constants, num_warps=warps, **options)
     if compiled is not None:  # nothing is compiled for the interpreter
         COMPILED[key] = compiled, tuple(constants[name] for name in kernel.arg_names[len(arguments) :])

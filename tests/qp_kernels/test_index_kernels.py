@@ -334,6 +334,25 @@ def test_a_group_of_many_rows():
     assert found.equal(reference(pivot_topk, q, k, w, 5, mode="reuse", group=40, guard=False))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_proxies_add_products_that_were_rounded(dtype, place):
+    """A product and a sum in one operation are a bit off at times, and a float8 number a step."""
+    from qp_kernels.pivot import checks, groups, launch
+
+    rng = torch.Generator().manual_seed(3)
+    rows, heads, width = (8, 3, 20) if INTERPRETED else (4_096, 4, 256)
+    q = (torch.randn(rows, heads, width, generator=rng) * 10).to(dtype)
+    w, q_scale = (torch.rand(rows, heads, generator=rng) for _ in range(2))
+    k = torch.zeros(rows, width, dtype=dtype)
+    q, k, w, q_scale = (part.to(place.device) for part in (q, k, w, q_scale))
+    options = {"k_scale": None, "lo": None, "hi": None, "max_bytes": 1, "backend": place.backend}
+    problem = checks.problem(q, k, w, 1, q_scale=q_scale, **options)
+    found = launch.proxies(problem, groups.cut(problem.lo, problem.hi, 4), "mean")
+    wanted = oracle_index_floats.proxies(oracle_index_floats.Rows(q, k, w, problem.lo, problem.hi, q_scale), 4)
+    assert torch.equal(found.q.float(), wanted.q.float()) and torch.equal(found.w, wanted.w)
+    assert dtype != torch.float8_e4m3fn or torch.equal(found.q_scale, wanted.q_scale)
+
+
 def test_scales_from_the_smallest_to_the_largest():
     """Scores are subnormal, or overflow to inf and tie."""
     q, k, w = integers(5, size(70, 9_000), 3, 8)

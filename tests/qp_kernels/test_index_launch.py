@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qp_kernels import machine
-from qp_kernels.pivot import groups, launch, ranges, selection
+from qp_kernels.pivot import checks, groups, launch, ranges, selection
 
 CPU = torch.device("cpu")
 
@@ -59,6 +59,26 @@ def test_rows_that_are_scanned_together_share_lo():
     of = ranges.ranges(np.array([0] * 5 + [7] * 2), np.array([1, 2, 3, 4, 5, 9, 8]), 4, CPU)
     found = ranges.scan_blocks(of, 4, CPU)
     assert found.table.tolist() == [[0, 4, 0, 0, 4], [4, 1, 0, 0, 5], [5, 2, 1, 7, 9]]
+
+
+@pytest.mark.parametrize(
+    "lo, most",
+    [(0, 7), ([0, 9, 18, 27, 36, 45, 54], 1), ([0] * 5 + [7] * 2, 5), ([0, 7, 7, 7, 0, 0, 9], 3), ([3] * 7, 7)],
+)
+def test_a_tile_has_as_many_rows_as_share_keys(lo, most, monkeypatch):
+    """More would be multiplied for nothing: 16 sequences with a proxy each share none."""
+    of = ranges.ranges(np.array(lo), np.arange(60, 67), 4, CPU)
+    assert ranges.most_sharing(of) == most
+    asked = []
+    monkeypatch.setattr(launch, "sizes_of", lambda problem, rows: asked.append(rows) or {"ROWS": 4, "BLOCK": 64})
+    monkeypatch.setattr(launch, "launch", lambda *arguments, **options: None)
+    monkeypatch.setattr(launch, "span_of", lambda *arguments: 64)
+    problem = checks.problem(
+        torch.zeros(7, 2, 8), torch.zeros(70, 8), torch.zeros(7, 2), 4,
+        q_scale=None, k_scale=None, lo=None, hi=None, backend="torch", max_bytes=1,
+    )  # fmt: skip
+    launch.scan_rows(problem, of)
+    assert asked == [most]
 
 
 def test_rows_of_a_list_are_cut_where_they_are_many():
