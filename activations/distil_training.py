@@ -134,7 +134,7 @@ class Training:
         return torch.tensor(self.kl, dtype=torch.float64).reshape(shape)
 
     def finished(self) -> dict[int, LightningIndexer]:
-        """The indexers on the CPU, with what is known of them."""
+        """The indexers on the CPU, with what is known of them; weights are rounded to float16, as files hold them."""
         about, losses = self.about(), self.losses()
         last = losses[-max(1, len(losses) // 10) :].mean(0)
         found = {}
@@ -146,7 +146,7 @@ class Training:
             derived = f"Distilled from activations of {self.lm.name}"
             indexer.meta = {**about["model"][number], "derived": derived, "recipe": recipe, "training": training}
             indexer.requires_grad_(False)
-            found[layer] = indexer.cpu().eval()
+            found[layer] = indexer.cpu().half().float().eval()
         return found
 
 

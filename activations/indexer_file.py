@@ -34,6 +34,8 @@ def path_of(folder: str | Path, layer: int) -> Path:
 def save_indexer(indexer: LightningIndexer, path: str | Path) -> Path:
     """Write an indexer and its `meta` to one `.safetensors` file, which replaces an older one only when complete.
 
+    Weights are written as float16 where that changes none of a tensor, which `distil` sees to, and else as float32.
+
     Raises:
         ValueError: another suffix, or an indexer that does not say what it is of: `identity` makes that part of meta.
         OSError: the file cannot be written.
@@ -42,10 +44,15 @@ def save_indexer(indexer: LightningIndexer, path: str | Path) -> Path:
     _suffix(path)
     if missing := {"model", "layer", "sketch"} - set(indexer.meta):
         raise ValueError(f"the indexer's meta says nothing of {', '.join(sorted(missing))}")
-    tensors = {name: tensor.detach().float() for name, tensor in indexer.state_dict().items()}
+    tensors = {name: _small(tensor.detach().float()) for name, tensor in indexer.state_dict().items()}
     content = json.dumps({"shape": indexer.about(), "meta": indexer.meta})
     replace_tensors(tensors, path, {"schema": SCHEMA, "content": content, "sha256": digest_of(tensors, content)})
     return path
+
+
+def _small(tensor: Tensor) -> Tensor:
+    half = tensor.half()
+    return half if half.float().equal(tensor) else tensor
 
 
 def load_indexer(path: str | Path) -> LightningIndexer:
@@ -81,8 +88,8 @@ def load_weights(indexer: LightningIndexer, tensors: Mapping[str, Tensor]) -> No
     if set(wanted) != set(tensors):
         raise ValueError(f"its tensors are {', '.join(sorted(tensors))}; an indexer has {', '.join(sorted(wanted))}")
     for name, tensor in tensors.items():
-        if tensor.shape != wanted[name].shape or tensor.dtype != torch.float32:
-            expected = f"float32 {list(wanted[name].shape)}"
+        if tensor.shape != wanted[name].shape or tensor.dtype not in (torch.float32, torch.float16):
+            expected = f"float32 or float16 {list(wanted[name].shape)}"
             raise ValueError(f"{name} must be {expected} for its shape, got {tensor.dtype} {list(tensor.shape)}")
         if not tensor.isfinite().all():
             raise ValueError(f"{name} holds numbers that are not finite")

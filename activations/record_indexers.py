@@ -51,7 +51,7 @@ def record_indexers(
             schema=indexer_file.SCHEMA,
             command=command,
             home="data/indexers",
-            holds=f"weights of a lightning indexer, {sum(p.numel() for p in indexer.parameters()):,} float32 numbers",
+            holds=f"weights of a lightning indexer, {sum(p.numel() for p in indexer.parameters()):,} float16 numbers",
             shape=indexer.about(),
             texts_licence=texts.PSF_LICENCE if options.get("texts") is None else "that of the texts",
         )

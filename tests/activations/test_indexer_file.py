@@ -80,6 +80,16 @@ def changed(path, change):
     save_file(tensors, path, metadata={**metadata, "sha256": module.digest_of(tensors, metadata["content"])})
 
 
+def test_weights_that_are_float16_numbers_take_half_the_bytes(path, tmp_path):
+    whole = load_indexer(path)
+    rounded = load_indexer(path).half().float()
+    small = save_indexer(rounded, tmp_path / "small.safetensors")
+    assert small.stat().st_size < 0.6 * path.stat().st_size
+    read = load_indexer(small).state_dict()
+    assert all(tensor.equal(read[name]) for name, tensor in rounded.state_dict().items())
+    assert not whole.wk.weight.equal(read["wk.weight"])
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -89,8 +99,8 @@ def changed(path, change):
         ),
         (lambda t, c, m: t.pop("wk.weight"), "no sound indexer: its tensors are k_norm.bias"),
         (lambda t, c, m: t.update(more=torch.ones(1)), "no sound indexer: its tensors are k_norm.bias"),
-        (lambda t, c, m: t.update({"wk.weight": torch.ones(8, 32)}), "wk.weight must be float32 .16, 32. .* got"),
-        (lambda t, c, m: t.update({"wk.weight": torch.ones(16, 32).half()}), "wk.weight must be float32"),
+        (lambda t, c, m: t.update({"wk.weight": torch.ones(8, 32)}), "wk.weight must be float32 or float16 .16, 32. .* got"),
+        (lambda t, c, m: t.update({"wk.weight": torch.ones(16, 32).bfloat16()}), "wk.weight must be float32"),
         (lambda t, c, m: t["wk.weight"][0].fill_(torch.nan), "wk.weight holds numbers that are not finite"),
         (lambda t, c, m: c.pop("shape"), "no complete indexer: 'shape' is missing"),
         (lambda t, c, m: c["meta"].pop("layer"), "no complete indexer: 'layer' is missing"),
