@@ -62,9 +62,11 @@ def send_whole(figure: go.FigureWidget) -> None:
 
 
 def _plain(value):
-    """A value as the browser takes it: no scalar of numpy in a list, which is not JSON."""
+    """A value as the browser takes it: no scalar of numpy in a list, which is not JSON, and no array with gaps."""
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value)
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
