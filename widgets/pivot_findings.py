@@ -19,7 +19,8 @@ from widgets.pivot_measures import Lane, Queries, Rule, listed
 from widgets.pivot_view import OF_LAYERS, Curves, Setting, System, cost_of
 from widgets.ranked_windows import Key, RankedWindows
 
-INLINE_S = 0.001  # of a redraw, for what is not known of the lines over g and c; the rest is filled in behind
+# Of a redraw, for what is not known of the lines over g and c; the rest is filled in behind.
+INLINE_RECALL_S, INLINE_MASS_S = 0.006, 0.001
 MOST_POINTS, KEPT_SYSTEMS = 100_000, 16
 Point = tuple[Search, str, int, Rule]  # of a line: which search, mode, k, rule
 
@@ -175,13 +176,13 @@ class Findings:
     def _queries(self, key: Key) -> Queries:
         return self._lanes.queries(key, self._ranked[key])
 
-    def curves(self, at: Setting, inline_s: float = INLINE_S) -> Curves:
+    def curves(self, at: Setting) -> Curves:
         """The lines as far as they are known or come within a time: keys first, then attention."""
-        until = time.perf_counter() + inline_s
+        began = time.perf_counter()
         self._compute_recalls(at)
-        for only_recall in (True, False):
+        for only_recall, limit_s in ((True, INLINE_RECALL_S), (False, INLINE_MASS_S)):
             for point in self._points(at):
-                if time.perf_counter() > until:
+                if time.perf_counter() > began + limit_s:
                     break
                 self._compute(point, only_recall)
         asked = self._lines(at)

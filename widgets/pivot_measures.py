@@ -149,7 +149,7 @@ class Queries:
 
 
 class Lane:
-    """One search a group: how the proxy of every group of g queries ranks the keys.
+    """One search a group: how the proxy of every group of g queries ranks the keys. The queries are those of its window.
 
     Attributes:
         groups: The groups. rank: [G, N] int32, count: [G] keys that are ranked. of: [T] each query's group.
@@ -200,13 +200,13 @@ class Lane:
         return made
 
     def own_levels(self, queries: Queries, rule: Rule, columns: int) -> Tensor:
-        """The least budgets of the first keys of each query's own order, [T, >= columns]."""
+        """The least budgets of the first keys of each query's own order, [T, >= columns]; NEVER beyond its keys."""
 
         def make(columns: int) -> Tensor:
-            return self.levels(rule).take(queries.order[:, :columns] + (self.of * self.rank.shape[1])[:, None])
+            found = self.levels(rule).take(queries.order[:, :columns] + (self.of * self.rank.shape[1])[:, None])
+            return found.masked_fill(torch.arange(columns) >= queries.count[:, None], NEVER)
 
-        of = id(queries.ranked), rule.window, rule.phase
-        return self._first("levels", of, columns, queries.order.shape[1], make)
+        return self._first("levels", (rule.window, rule.phase), columns, queries.order.shape[1], make)
 
     def own_ranks(self, queries: Queries, columns: int) -> Tensor:
         """How each query itself ranks the first keys of its proxy's order, [T, >= columns]; NEVER beyond them."""
@@ -215,7 +215,7 @@ class Lane:
             beyond = torch.arange(columns) >= self.count[self.of, None]
             return queries.rank.gather(1, self.order[:, :columns][self.of]).masked_fill(beyond, NEVER)
 
-        return self._first("ranks", (id(queries.ranked),), columns, queries.order.shape[1], make)
+        return self._first("ranks", (), columns, queries.order.shape[1], make)
 
     def refine(self, queries: Queries, k: int, rule: Rule) -> Tensor:
         """[T, k] positions that Refine selects, -1 for none."""
@@ -238,7 +238,6 @@ class Lane:
     def refine_recalls(self, queries: Queries, k: int, rules: list[Rule]) -> list[float]:
         """Mean recall of Refine with rules that differ in their budget: an own key is found where it is a candidate."""
         found = self.own_levels(queries, rules[0], k)[:, :k].numpy()
-        found = np.where(np.arange(found.shape[1]) < queries.ranked.count[:, None], found, NEVER)
         size, some = queries.size(k).clamp(min=1).numpy(), queries.some.numpy()
         out = []
         for rule in rules:

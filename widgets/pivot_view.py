@@ -175,12 +175,17 @@ class PivotView(IndexView):
 
     def share(self, name: str) -> float:
         """Mean share of its own keys that a query finds with a system."""
-        return self.queries.mean(self.systems[name].kept.recall)
+        return self._means[name][0]
 
     def attention(self, name: str) -> float:
         """Mean attention that a system keeps; NaN where it is not known."""
-        mass = self.systems[name].kept.mass
-        return np.nan if mass is None else self.queries.mean(mass)
+        return self._means[name][1]
+
+    @cached_property
+    def _means(self) -> dict[str, tuple[float, float]]:
+        """Of each system the mean share of keys, and of attention."""
+        mean, kept = self.queries.mean, {name: one.kept for name, one in self.systems.items()}
+        return {name: (mean(one.recall), np.nan if one.mass is None else mean(one.mass)) for name, one in kept.items()}
 
     def less(self, name: str) -> float:
         """How many times fewer multiply-adds a system makes than dense selection; infinite where it makes none."""
