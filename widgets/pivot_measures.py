@@ -149,7 +149,7 @@ class Queries:
 
 
 class Lane:
-    """One search a group: how the proxy of every group of g queries ranks the keys. The queries are those of its window.
+    """One search a group: how the proxy of every group of g queries ranks the keys; asked by its own window alone.
 
     Attributes:
         groups: The groups. rank: [G, N] int32, count: [G] keys that are ranked. of: [T] each query's group.
