@@ -6,6 +6,7 @@ import copy
 
 import numpy as np
 import plotly.graph_objects as go
+from plotly.basedatatypes import Undefined
 
 Properties = tuple[dict[str, dict], dict]  # of traces by trace name, and of the layout by path
 
@@ -21,18 +22,26 @@ class Painter:
         self._is_seen = not isinstance(figure, go.FigureWidget)  # a browser has told that it drew the figure
         if not self._is_seen:
             figure.observe(self._on_seen, "_js2py_traceDeltas")
-        self._traces = {trace.name: trace for trace in figure.data}
+        self._numbers = {trace.name: i for i, trace in enumerate(figure.data)}
         self._sent: dict[tuple[str, str], object] = {}
 
     def paint(self, properties: Properties) -> None:
-        """Set properties of traces and layout; those that are not named stay."""
+        """Set properties of traces and layout; those that are not named stay.
+
+        They are told at once, as a batch of assignments would be, which checks and copies every value twice first.
+        """
         traces, layout = properties
         wanted = {(name, key): value for name, trace in traces.items() for key, value in trace.items()}
         wanted |= {("", path): value for path, value in layout.items()}
         changed = {place: value for place, value in wanted.items() if not _same(self._sent.get(place), value)}
-        with self.figure.batch_update():
-            for (name, key), value in changed.items():
-                (self._traces[name] if name else self.figure.layout)[key] = value
+        numbers = sorted({self._numbers[name] for name, _ in changed if name})
+        columns = {number: i for i, number in enumerate(numbers)}
+        restyle = {key: [Undefined] * len(numbers) for name, key in changed if name}
+        for (name, key), value in changed.items():
+            if name:
+                restyle[key][columns[self._numbers[name]]] = _plain(value)
+        relayout = {path: _plain(value) for (name, path), value in changed.items() if not name}
+        self.figure.plotly_update(restyle, relayout, numbers)
         self._sent |= changed
         if not self._is_seen:
             send_whole(self.figure)
@@ -52,7 +61,18 @@ def send_whole(figure: go.FigureWidget) -> None:
     figure._widget_data = copy.deepcopy(figure._data)
 
 
+def _plain(value):
+    """A value as the browser takes it: no scalar of numpy in a list, which is not JSON, and no array with gaps."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value)
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
 def _same(old, new) -> bool:
+    if old is new:
+        return True
     if isinstance(new, np.ndarray) or isinstance(old, np.ndarray):
         nan = getattr(new, "dtype", np.dtype(object)).kind == "f"  # a gap in a line is no change
         return old is not None and np.array_equal(old, new, equal_nan=nan)

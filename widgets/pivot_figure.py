@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from widgets import key_bars, theme
@@ -103,7 +105,7 @@ def tail_traces(view: PivotView) -> dict[str, dict]:
     """The open query's scores in order, how much of all score is so far, and where k and c stand."""
     tail = view.tail
     count = len(tail["score"])
-    ranks = np.unique(np.geomspace(1, max(count, 1), TAIL_POINTS).round().astype(np.int64))[: max(count, 0)]
+    ranks = _tail_ranks(count)
     k, c = view.at.k, view.rule.budget
     attention, heights = tail.get("attention"), [0, 1.04, 0.3]
     words = " c = 2k" if c == 2 * k else " c" if c >= 1.5 * k else " k, c"
@@ -117,6 +119,12 @@ def tail_traces(view: PivotView) -> dict[str, dict]:
         "k_cut": {"x": [k] * 3 if k <= count else [], "y": heights, "text": ["", "", "" if c < 1.5 * k else " k"]},
         "c_cut": {"x": [c] * 3 if c <= count else [], "y": heights, "text": ["", "", words]},
     }
+
+
+@lru_cache(16)
+def _tail_ranks(count: int) -> np.ndarray:
+    """Ranks from 1 to count at about equal ratios."""
+    return np.unique(np.geomspace(1, max(count, 1), TAIL_POINTS).round().astype(np.int32))[: max(count, 0)]
 
 
 def member_traces(view: PivotView) -> dict[str, dict]:

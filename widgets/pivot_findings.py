@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,9 +19,21 @@ from widgets.pivot_measures import Lane, Queries, Rule, listed
 from widgets.pivot_view import OF_LAYERS, Curves, Setting, System, cost_of
 from widgets.ranked_windows import Key, RankedWindows
 
-INLINE_S = 0.006  # of a redraw, for the lines over g and c; what takes longer is filled in behind
+# Of a redraw, for what is not known of the lines over g and c; the rest is filled in behind.
+INLINE_RECALL_S, INLINE_MASS_S = 0.006, 0.001
 MOST_POINTS, KEPT_SYSTEMS = 100_000, 16
 Point = tuple[Search, str, int, Rule]  # of a line: which search, mode, k, rule
+
+
+class Lines(NamedTuple):
+    """Points of the lines over g and c at a setting; None where Refine is not legal. Reuse has no budget."""
+
+    at: Setting
+    sizes: list[int]
+    budgets: list[int]
+    refine: list[Point | None]
+    reuse: list[Point]
+    over_c: list[Point]
 
 
 class Findings:
@@ -35,6 +48,7 @@ class Findings:
         self._recalls: dict[Point, float] = {}
         self._masses: dict[Point, float] = {}
         self._systems: OrderedDict[tuple, System] = OrderedDict()
+        self._last: Lines | None = None
 
     def key(self, at: Setting, layer: str | None = None) -> Key:
         """The window that is open, or the one of another layer beside it."""
@@ -82,7 +96,7 @@ class Findings:
 
     def points(self, at: Setting) -> Iterator[None]:
         """Compute the points of the lines, and yield after each."""
-        for point in list(self._points(at)):
+        for point in self._points(at):
             self._compute(point)
             yield
 
@@ -113,21 +127,23 @@ class Findings:
             return None, f"{self._layers[other].title} has other queries or keys"
         return other, ""
 
-    def _over_g(self, at: Setting, g: int, mode: str) -> Point | None:
-        """The point of a line over g; None where Refine is not legal. Reuse has no budget."""
-        if mode == "reuse":
-            return self.lane(at, g), mode, at.k, at.rule(g, budget=0)
-        return (self.lane(at, g), mode, at.k, at.rule(g)) if at.is_legal(g) else None
+    def _lines(self, at: Setting) -> Lines:
+        """What the lines over g and c are of; those of the last setting are kept, since a redraw asks several times."""
+        if self._last is None or self._last.at != at:
+            key, n_keys = self.key(at), len(self._layers[at.layer].capture.k)
+            sizes, budgets = at.sizes(len(self._ranked[key].rows)), at.budgets(n_keys)
+            lanes = {g: Search(key, "lane", g, at.proxy) for g in sizes}
+            refine = [(lanes[g], "refine", at.k, at.rule(g)) if at.is_legal(g) else None for g in sizes]
+            reuse = [(lanes[g], "reuse", at.k, at.rule(g, budget=0)) for g in sizes]
+            over_c = [(lanes[at.g], "refine", at.k, at.rule(budget=c)) for c in budgets]
+            self._last = Lines(at, sizes, budgets, refine, reuse, over_c)
+        return self._last
 
-    def _over_c(self, at: Setting, c: int) -> Point:
-        return self.lane(at), "refine", at.k, at.rule(budget=c)
-
-    def _points(self, at: Setting) -> Iterator[Point]:
+    def _points(self, at: Setting) -> list[Point]:
         """The points of the lines over g and c."""
-        for g in at.sizes(len(self._ranked[self.key(at)].rows)):
-            yield from filter(None, (self._over_g(at, g, mode) for mode in ("reuse", "refine")))
-        for c in at.budgets(len(self._layers[at.layer].capture.k)):
-            yield self._over_c(at, c)
+        lines = self._lines(at)
+        over_g = [point for pair in zip(lines.reuse, lines.refine, strict=True) for point in pair if point is not None]
+        return over_g + lines.over_c
 
     def _is_known(self, point: Point) -> bool:
         with_mass = self._layers[point[0].key.layer].capture.mass is not None
@@ -135,8 +151,7 @@ class Findings:
 
     def _compute_recalls(self, at: Setting) -> None:
         """All keys found over c, which one comparison of the open groups' candidates tells."""
-        points = [self._over_c(at, c) for c in at.budgets(len(self._layers[at.layer].capture.k))]
-        if unknown := [point for point in points if point not in self._recalls]:
+        if unknown := [point for point in self._lines(at).over_c if point not in self._recalls]:
             queries, lane = self._queries(self.key(at)), self._lanes[self.lane(at)]
             found = lane.refine_recalls(queries, at.k, [rule for *_, rule in unknown])
             self._recalls.update(zip(unknown, found, strict=True))
@@ -154,32 +169,30 @@ class Findings:
             if mode == "refine":
                 self._recalls[point] = lane.refine_recalls(queries, k, [rule])[0]
             else:
-                self._recalls[point] = queries.mean(queries.recall(lane.reuse(queries, k, rule), k))
+                self._recalls[point] = lane.reuse_recall(queries, k, rule)
         if queries.mass is not None and point not in self._masses and not only_recall:
             self._masses[point] = queries.mean(queries.attention(lane.select(mode, queries, k, rule)))
 
     def _queries(self, key: Key) -> Queries:
         return self._lanes.queries(key, self._ranked[key])
 
-    def curves(self, at: Setting, inline_s: float = INLINE_S) -> Curves:
+    def curves(self, at: Setting) -> Curves:
         """The lines as far as they are known or come within a time: keys first, then attention."""
-        until = time.perf_counter() + inline_s
+        began = time.perf_counter()
         self._compute_recalls(at)
-        for only_recall in (True, False):
+        for only_recall, limit_s in ((True, INLINE_RECALL_S), (False, INLINE_MASS_S)):
             for point in self._points(at):
-                if time.perf_counter() > until:
+                if time.perf_counter() > began + limit_s:
                     break
                 self._compute(point, only_recall)
-        sizes = at.sizes(len(self._ranked[self.key(at)].rows))
-        budgets = at.budgets(len(self._layers[at.layer].capture.k))
+        asked = self._lines(at)
         lines = [
-            [known.get(self._over_g(at, g, mode), np.nan) for g in sizes]
+            [known.get(point, np.nan) for point in points]
             for known in (self._recalls, self._masses)
-            for mode in ("refine", "reuse")
+            for points in (asked.refine, asked.reuse, asked.over_c)
         ]
-        points = [self._over_c(at, c) for c in budgets]
-        over_c = [[known.get(point, np.nan) for point in points] for known in (self._recalls, self._masses)]
-        return Curves(sizes, *lines, budgets, *over_c)
+        refine, reuse, over_c, refine_mass, reuse_mass, over_c_mass = lines
+        return Curves(asked.sizes, refine, reuse, refine_mass, reuse_mass, asked.budgets, over_c, over_c_mass)
 
     def systems(self, at: Setting) -> tuple[dict[str, System], dict[str, str]]:
         """What every system selects, and why a rival is not among them."""
@@ -246,4 +259,4 @@ class Findings:
         self._recalls.clear()
         self._masses.clear()
         self._systems.clear()
-        self._layers = {}
+        self._last, self._layers = None, {}

@@ -1,10 +1,12 @@
 """What queries of a window find when a group searches once: selections from ranks, and what they keep. No drawing.
 
 Own ranks are known once a window is ranked, a proxy's once its lane is; then k, c, window and guard are comparisons.
+What they compare is gathered along the orders once, for the first keys, since a gather costs more than they do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -13,12 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qp_kernels.pivot.candidates import first_places, order_of, refine_levels
+from qp_kernels import index_metrics
+from qp_kernels.pivot.candidates import first_places, order_of, places_in, refine_levels
 from qp_kernels.pivot.groups import Groups
 from qp_kernels.pivot.ranking import NEVER, Ranking
 from widgets.ranked_windows import Ranked
 
 BYTES_A_KEY = 4 + 8 + 4  # of a lane: rank, order, level
+FIRST_COLUMNS, KEPT_COLUMNS = 256, 8_192  # of an order: gathered at least; what is more is not kept
 
 
 class Rule(NamedTuple):
@@ -100,6 +104,26 @@ class Queries:
         beyond = torch.arange(min(k, self.order.shape[1])) >= self.count[:, None]
         return self.order[:, :k].masked_fill(beyond, -1)
 
+    def tail(self, row: int) -> dict[str, np.ndarray]:
+        """A query's scores in order: each as a share of the best, and the share of all score that is so far.
+
+        With attention also its sum so far. That of the last row is kept: k, c and g leave it as it is.
+        """
+        if self._tail[0] != row:
+            count, order = int(self.ranked.count[row]), self.order[row]
+            ordered = self.scores[row][order[:count]].numpy()
+            best = float(ordered[0]) if count and ordered[0] > 0 else 1.0
+            so_far = index_metrics.mass_curve(self.scores[row][None])[0, :count].numpy()
+            tail = {"score": ordered / best, "so_far": so_far}
+            if self.mass is not None:
+                tail["attention"] = self.mass[row][order[:count]].double().cumsum(0).numpy()
+            self._tail[:] = row, tail
+        return self._tail[1]
+
+    @cached_property
+    def _tail(self) -> list:
+        return [-1, None]
+
     def own_mass(self, k: int) -> tuple[Tensor, Tensor]:
         """Attention of each query's own selection, and of the best there is with as many keys, [T]."""
         last = (self.size(k) - 1).clamp(min=0)[:, None]
@@ -125,7 +149,7 @@ class Queries:
 
 
 class Lane:
-    """One search a group: how the proxy of every group of g queries ranks the keys.
+    """One search a group: how the proxy of every group of g queries ranks the keys; asked by its own window alone.
 
     Attributes:
         groups: The groups. rank: [G, N] int32, count: [G] keys that are ranked. of: [T] each query's group.
@@ -135,6 +159,7 @@ class Lane:
         self.groups, self.rank, self.count = groups, rank, count
         self.of = torch.from_numpy(np.repeat(np.arange(len(groups)), groups.stop - groups.start))
         self._levels: tuple = (None, None)
+        self._along: dict[str, tuple] = {}  # name -> (what it was made of, values along an order)
 
     @classmethod
     def joined(cls, groups: Groups, parts: list[Ranking]) -> Lane:
@@ -147,7 +172,7 @@ class Lane:
 
     @property
     def nbytes(self) -> int:
-        return self.rank.numel() * BYTES_A_KEY
+        return self.rank.numel() * BYTES_A_KEY + sum(values.nbytes for _, values in self._along.values())
 
     def levels(self, rule: Rule) -> Tensor:
         """The least budget of every key, [G, N]; those of the last window and phase are kept."""
@@ -164,10 +189,42 @@ class Lane:
         """[T]: the budget of each query; on the dense path every key is a candidate."""
         return torch.full_like(self.of, min(rule.budget, NEVER - 1)).masked_fill(self.dense("refine", k, rule), NEVER)
 
+    def _first(self, name: str, of: tuple, columns: int, n_keys: int, make: Callable[[int], Tensor]) -> Tensor:
+        """At least so many columns of what `make(columns)` gathers; the last of a name are kept, if they are few."""
+        known_of, known = self._along.get(name, (None, None))
+        if known_of == of and known.shape[1] >= min(columns, n_keys):
+            return known
+        made = make(min(n_keys, max(FIRST_COLUMNS, 1 << (columns - 1).bit_length())))
+        if made.shape[1] <= KEPT_COLUMNS:
+            self._along[name] = of, made
+        return made
+
+    def own_levels(self, queries: Queries, rule: Rule, columns: int) -> Tensor:
+        """The least budgets of the first keys of each query's own order, [T, >= columns]; NEVER beyond its keys."""
+
+        def make(columns: int) -> Tensor:
+            found = self.levels(rule).take(queries.order[:, :columns] + (self.of * self.rank.shape[1])[:, None])
+            return found.masked_fill(torch.arange(columns) >= queries.count[:, None], NEVER)
+
+        return self._first("levels", (rule.window, rule.phase), columns, queries.order.shape[1], make)
+
+    def own_ranks(self, queries: Queries, columns: int) -> Tensor:
+        """How each query itself ranks the first keys of its proxy's order, [T, >= columns]; NEVER beyond them."""
+
+        def make(columns: int) -> Tensor:
+            beyond = torch.arange(columns) >= self.count[self.of, None]
+            return queries.rank.gather(1, self.order[:, :columns][self.of]).masked_fill(beyond, NEVER)
+
+        return self._first("ranks", (), columns, queries.order.shape[1], make)
+
     def refine(self, queries: Queries, k: int, rule: Rule) -> Tensor:
         """[T, k] positions that Refine selects, -1 for none."""
-        places = first_places(queries.order, queries.count, k, self.levels(rule), self.of, self.budgets(k, rule))
-        return queries.order.gather(1, places.clamp(min=0)).masked_fill(places < 0, -1)
+        columns, budgets = 2 * k, self.budgets(k, rule)
+        while True:
+            levels = self.own_levels(queries, rule, columns)[:, :columns]
+            if (places := places_in(levels, queries.count, k, budgets)) is not None:
+                return queries.order.gather(1, places.clamp(min=0)).masked_fill(places < 0, -1)
+            columns *= 2
 
     def reuse(self, queries: Queries, k: int, rule: Rule) -> Tensor:
         """[T, k] positions that Reuse selects, -1 for none."""
@@ -180,15 +237,21 @@ class Lane:
 
     def refine_recalls(self, queries: Queries, k: int, rules: list[Rule]) -> list[float]:
         """Mean recall of Refine with rules that differ in their budget: an own key is found where it is a candidate."""
-        own = queries.own(k)
-        found = self.levels(rules[0]).take(own.clamp(min=0) + (self.of * self.rank.shape[1])[:, None])
-        found = found.masked_fill(own < 0, NEVER)
-        size = queries.size(k).clamp(min=1).double()
+        found = self.own_levels(queries, rules[0], k)[:, :k].numpy()
+        size, some = queries.size(k).clamp(min=1).numpy(), queries.some.numpy()
         out = []
         for rule in rules:
-            recall = (found <= min(rule.budget, NEVER - 1)).sum(1) / size
-            out.append(queries.mean(recall.masked_fill(self.dense("refine", k, rule), 1.0)))
+            recall = np.count_nonzero(found <= min(rule.budget, NEVER - 1), axis=1) / size
+            recall[self.dense("refine", k, rule).numpy()] = 1.0
+            out.append(float(recall[some].mean()) if some.any() else np.nan)
         return out
+
+    def reuse_recall(self, queries: Queries, k: int, rule: Rule) -> float:
+        """Mean recall of Reuse: the share of the proxy's keys that a query has among its own."""
+        found = np.count_nonzero(self.own_ranks(queries, k)[:, :k].numpy() < k, axis=1)
+        recall, some = found / queries.size(k).clamp(min=1).numpy(), queries.some.numpy()
+        recall[self.dense("reuse", k, rule).numpy()] = 1.0
+        return float(recall[some].mean()) if some.any() else np.nan
 
 
 def listed(queries: Queries, k: int, levels: Tensor, budget: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ class Setting(NamedTuple):
     def budgets(self, n_keys: int) -> list[int]:
         """Where the lines over c are drawn: from the least legal one to all keys."""
         low = self.least(self.g) if self.phase == "prefill" else max(1, self.k // 4)
-        return sorted({round(x) for x in np.geomspace(low, max(low, n_keys), POINTS)})
+        return list(_spread(low, max(low, n_keys)))
 
     def sizes(self, queries: int) -> list[int]:
         """Group sizes of the lines over g."""
@@ -75,6 +75,12 @@ class Setting(NamedTuple):
     def is_legal(self, g: int) -> bool:
         """Whether Refine takes the open c with groups of g; of the open g it is raised."""
         return g == self.g or self.least(g) <= self.c
+
+
+@lru_cache(256)
+def _spread(low: int, high: int) -> tuple[int, ...]:
+    """Whole numbers from low to high at about equal ratios."""
+    return tuple(sorted({round(x) for x in np.geomspace(low, high, POINTS)}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,12 +175,17 @@ class PivotView(IndexView):
 
     def share(self, name: str) -> float:
         """Mean share of its own keys that a query finds with a system."""
-        return self.queries.mean(self.systems[name].kept.recall)
+        return self._means[name][0]
 
     def attention(self, name: str) -> float:
         """Mean attention that a system keeps; NaN where it is not known."""
-        mass = self.systems[name].kept.mass
-        return np.nan if mass is None else self.queries.mean(mass)
+        return self._means[name][1]
+
+    @cached_property
+    def _means(self) -> dict[str, tuple[float, float]]:
+        """Of each system the mean share of keys, and of attention."""
+        mean, kept = self.queries.mean, {name: one.kept for name, one in self.systems.items()}
+        return {name: (mean(one.recall), np.nan if one.mass is None else mean(one.mass)) for name, one in kept.items()}
 
     def less(self, name: str) -> float:
         """How many times fewer multiply-adds a system makes than dense selection; infinite where it makes none."""
@@ -204,17 +215,8 @@ class PivotView(IndexView):
 
     @cached_property
     def tail(self) -> dict[str, np.ndarray]:
-        """The open query's scores in order: each as a share of the best, and the share of all score that is so far."""
-        count = int(self.ranked.count[self.row])
-        scores = self.queries.scores[self.row]
-        ordered = scores[self.queries.order[self.row, :count]].numpy()
-        so_far = index_metrics.mass_curve(scores[None])[0, :count].numpy()
-        best = float(ordered[0]) if count and ordered[0] > 0 else 1.0
-        tail = {"score": ordered / best, "so_far": so_far}
-        if self.queries.mass is not None:
-            mass = self.queries.mass[self.row]
-            tail["attention"] = mass[self.queries.order[self.row, :count]].double().cumsum(0).numpy()
-        return tail
+        """The open query's scores in order, see `Queries.tail`."""
+        return self.queries.tail(self.row)
 
 
 def cost_of(name: str, queries: Queries, lane: Lane, at: Setting, capture) -> Cost:

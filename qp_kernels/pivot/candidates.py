@@ -169,20 +169,26 @@ def first_places(order: Tensor, count: Tensor, topk: int, levels: Tensor, of: Te
     Returns:
         Places p: row t selects the keys order[t, p[t]]. p < topk are those that dense selection takes as well.
     """
-    T, N = order.shape
-    found = torch.full((T, topk + 1), -1, dtype=torch.int64, device=order.device)
-    columns = min(N, 2 * topk)
+    columns = min(order.shape[1], 2 * topk)
     while True:
-        some = order[:, :columns]
-        is_candidate = levels.take(some + (of * levels.shape[1])[:, None]) <= budget[:, None]
-        is_candidate &= torch.arange(columns, device=order.device) < count[:, None]
-        number = is_candidate.cumsum(1)
-        if columns == N or bool(((number[:, -1] >= topk) | (count <= columns)).all()):
-            break
-        columns = min(N, 2 * columns)
+        some = levels.take(order[:, :columns] + (of * levels.shape[1])[:, None])
+        if (places := places_in(some, count, topk, budget)) is not None:
+            return places
+        columns = min(order.shape[1], 2 * columns)
+
+
+def places_in(levels: Tensor, count: Tensor, topk: int, budget: Tensor) -> Tensor | None:
+    """`first_places` from the levels of the first keys of each row's own order, [T, C]; None if C is too few."""
+    T, columns = levels.shape
+    column = torch.arange(columns, device=levels.device)
+    is_candidate = (levels <= budget[:, None]) & (column < count[:, None])
+    number = is_candidate.cumsum(1, dtype=torch.int32)
+    if not bool(((number[:, -1] >= topk) | (count <= columns)).all()):
+        return None
+    found = torch.full((T, topk + 1), -1, dtype=torch.int64, device=levels.device)
     # What is beyond topk goes to a column that is cut off.
-    there = torch.where(is_candidate & (number <= topk), number - 1, topk)
-    found.scatter_(1, there, torch.arange(columns, device=order.device).expand(T, -1))
+    there = torch.where(is_candidate & (number <= topk), number - 1, topk).long()
+    found.scatter_(1, there, column.expand(T, -1))
     return found[:, :topk]
 
 

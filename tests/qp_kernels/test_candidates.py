@@ -6,7 +6,7 @@ from places import block_levels, hisa_topk, misa_topk, pivot_topk, rank_few_head
 
 from activations import synthetic
 from qp_kernels.pivot import candidates
-from qp_kernels.pivot.candidates import first_places, order_of, refine_levels
+from qp_kernels.pivot.candidates import first_places, order_of, places_in, refine_levels
 from qp_kernels.pivot.ranking import NEVER
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -58,6 +58,16 @@ def test_refine_at_every_budget(proxy, phase):
                     options = {"group": group, "window": window, "proxy": proxy, "phase": phase, "budget": budget}
                     expected = pivot_topk(*given, topk, **options, guard=guard, **bounds)
                     assert selection(order, places).equal(expected), (options, topk, guard)
+
+
+def test_places_are_known_once_the_columns_hold_them():
+    levels = torch.tensor([[3, 9, 3, 3, 3], [9, 9, 9, 9, 3]])
+    few, both = torch.tensor([5, 3]), torch.tensor([5, 5])
+    budget = torch.tensor([3, 3])
+    assert places_in(levels[:, :2], few, 2, budget) is None and places_in(levels[:, :4], both, 2, budget) is None
+    assert places_in(levels[:, :3], few, 2, budget).tolist() == [[0, 2], [-1, -1]]
+    assert places_in(levels, both, 2, budget).tolist() == [[0, 2], [4, -1]]
+    assert places_in(levels, both, 3, torch.tensor([3, NEVER])).tolist() == [[0, 2, 3], [0, 1, 2]]
 
 
 def test_the_ranks_of_proxies_are_reuse():

@@ -1,5 +1,6 @@
 """The painter tells a browser what changed, and all of it as long as none has drawn the figure."""
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 
@@ -46,3 +47,31 @@ def test_a_panel_that_is_shown_again_sends_all(figure):
         assert sent(panel.figure, "kept")["y"] == [5, 6]
     finally:
         panel.close()
+
+
+def test_what_json_and_buffers_do_not_hold_is_made_plain(figure):
+    painter = Painter(figure)
+    every_other = np.arange(8.0)[::2]
+    painter.paint(
+        ({"kept": {"y": every_other}, "line": {"x": [np.int64(3), None]}}, {"xaxis.range": [np.float64(0), 5]})
+    )
+    assert figure.data[0].y.flags.c_contiguous and figure.data[0].y.tolist() == [0, 2, 4, 6]
+    assert type(figure.data[1].x[0]) is int and type(figure.layout.xaxis.range[0]) is float
+
+
+def test_only_what_changed_is_told_and_once(figure, monkeypatch):
+    painter, told = Painter(figure), []
+    monkeypatch.setattr(figure, "_send_update_msg", lambda *_, **data: told.append(data))
+    painter.paint(({"kept": {"y": [1, 2], "x": [0, 1]}, "line": {"x": [3]}}, {"xaxis.range": [0, 5]}))
+    painter.paint(({"kept": {"y": [1, 2], "x": [0, 4]}, "line": {"x": [3]}}, {"xaxis.range": [0, 5]}))
+    painter.paint(({"kept": {"y": [1, 2], "x": [0, 4]}, "line": {"x": [3]}}, {"xaxis.range": [0, 6]}))
+    first, second, third = told
+    assert first["trace_indexes"] == [0, 1] and first["restyle_data"]["x"] == [[0, 1], [3]]
+    assert first["restyle_data"]["y"][0] == [1, 2] and first["relayout_data"] == {"xaxis.range": [0, 5]}
+    assert second == {"restyle_data": {"x": [[0, 4]]}, "relayout_data": {}, "trace_indexes": [0]}
+    assert third == {"restyle_data": {}, "relayout_data": {"xaxis.range": [0, 6]}, "trace_indexes": []}
+
+
+def test_a_property_that_is_not_there_is_refused(figure):
+    with pytest.raises(ValueError, match="Invalid property path 'why'"):
+        Painter(figure).paint(({"kept": {"why": [1]}}, {}))

@@ -73,6 +73,22 @@ def test_shares_are_those_of_the_metrics(make, capture, trace_of):
     assert trace_of(panel, "systems_mass").x[1] == pytest.approx(frame["refine_attention"][2])
 
 
+def test_lines_follow_k_up_and_down(make, capture):
+    """What a lane has gathered for one k serves smaller ones and grows for larger ones, up to all keys."""
+    one = with_mass(capture)
+    panel = make(one, k=20, g=4, c=580, guard=False)
+    tensors, bounds = given(one)
+    for k in (20, 300, 7, 560, 90):
+        set_all(panel, k=k)
+        dense, frame = dense_topk(*tensors, k, **bounds), panel.to_frame("g").set_index("g")
+        for g, mode in ((2, "refine"), (8, "refine"), (2, "reuse"), (8, "reuse")):
+            options = {"group": g, "mode": mode, "guard": False, "budget": 580 if mode == "refine" else None}
+            found = pivot_topk(*tensors, k, **options, **bounds)
+            assert frame.loc[g, mode] == pytest.approx(float(index_metrics.recall(found, dense).mean())), (k, g, mode)
+            attention = float(index_metrics.captured(one.mass, found).mean())
+            assert frame.loc[g, f"{mode}_attention"] == pytest.approx(attention), (k, g, mode)
+
+
 def test_rivals_are_those_of_the_public_functions(make, layers, trace_of):
     heads = {n: made(n, H=8, smoothness=0.9) for n in layers}
     panel = make(heads, k=20, c=70, layer=17, rivals=RIVALS, pattern="FFS")

@@ -294,7 +294,8 @@ class IndexPanel(ControlledPanel):
         shown = view.stretch()
         self.legend.value = legend
         with self.strip.hold_sync():
-            self.strip.tokens = view.layer.capture.tokens[shown.start : shown.stop]
+            if (tokens := view.layer.capture.tokens[shown.start : shown.stop]) != self.strip.tokens:
+                self.strip.tokens = tokens  # each one is checked, so only where the text moves
             self.strip.here = view.position - shown.start if view.position in shown else -1
             self.strip.readable = index_view.inside(view.ranked.positions, shown)
             for name, keys in marks.items():
