@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from qp_kernels.pivot.candidates import rank_proxies, refine_levels
-from qp_kernels.pivot.ranking import NEVER, rank_keys
+from qp_kernels.pivot.ranking import rank_keys
 
 from .forward import CHUNK, continued, evaluating
 from .index_distilled import LayerInput
@@ -119,9 +119,9 @@ class Place:
     Attributes:
         rank: In the order of the answering query itself; 0 is the best key.
         needed: How many keys must be taken before this one is: by the group's proxy for Refine (then it is the least c
-            with which the key is a candidate) and Reuse, by the query itself for dense selection.
+            with which the key is a candidate) and Reuse, by the query itself where it searches.
         cut: How many are taken: c, or k.
-        is_dense: Whether the guard lets the group's queries search by themselves.
+        is_dense: Whether the query searches by itself: in dense selection, by the guard, or alone in its group.
         candidate, selected: Whether the key is among the candidates, and among the topk that the query attends to.
         chosen: [<= H topk] positions that the query attends to, ascending.
     """
@@ -258,21 +258,20 @@ def _place(selection: Selection, key: int, index: tuple[Tensor, Tensor, Tensor],
     q, k, w = index
     rank = int(rank_keys(q[-1:], k, w[-1:], backend=selection.backend).rank[0, key])
     chosen = found[-1][found[-1] >= 0].cpu().numpy()
-    needed, cut, is_dense = rank + 1, selection.topk, selection.system == "dense"
-    if not is_dense:
-        options = {"group": selection.group, "proxy": selection.proxy, "backend": selection.backend}
-        groups, ranking = rank_proxies(q, k, w, **options)
-        is_refine = selection.system == "refine"
-        cut = budget_of(selection) if is_refine else selection.topk
-        shortest = cut if selection.guard is True else int(selection.guard)
-        is_dense = bool(groups.stop[-1] - groups.start[-1] == 1 or groups.hi[-1] - groups.lo[-1] <= shortest)
-        if is_refine:
-            window = selection.group if selection.window is None else selection.window
-            needed = int(refine_levels(ranking.rank, groups, window)[-1, key])
-        else:
-            needed = int(ranking.rank[-1, key]) + 1
-    needed = min(needed, NEVER)
-    return Place(rank, needed, cut, is_dense, is_dense or needed <= cut, key in chosen, chosen)
+    if selection.system == "dense":
+        return Place(rank, rank + 1, selection.topk, True, rank < selection.topk, key in chosen, chosen)
+    options = {"group": selection.group, "proxy": selection.proxy, "backend": selection.backend}
+    groups, ranking = rank_proxies(q, k, w, **options)
+    is_refine = selection.system == "refine"
+    cut = budget_of(selection) if is_refine else selection.topk
+    shortest = cut if selection.guard is True else int(selection.guard)
+    if groups.stop[-1] - groups.start[-1] == 1 or groups.hi[-1] - groups.lo[-1] <= shortest:
+        return Place(rank, rank + 1, cut, True, True, key in chosen, chosen)
+    needed = int(ranking.rank[-1, key]) + 1
+    if is_refine:
+        window = selection.group if selection.window is None else selection.window
+        needed = int(refine_levels(ranking.rank, groups, window)[-1, key])
+    return Place(rank, needed, cut, False, needed <= cut, key in chosen, chosen)
 
 
 def least_budget(topk: int, group: int, window: int | None = None) -> int:

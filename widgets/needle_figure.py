@@ -1,4 +1,4 @@
-"""The figure of `NeedleExplorer` as pure functions: the prompt and its chosen keys, the needle's key, the line over c."""
+"""The figure of `NeedleExplorer` as pure functions: chosen keys of the prompt, the needle's key, the line over c."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ class NeedleExplorer(ControlledPanel):
 
     Args:
         source: A live `LanguageModel` with layers that attend to the whole text.
-        c: Candidates; below the least legal one, k + 2g − 1, that one is used. k: Keys a query. g: 1, 2, 4, 8 or 16.
+        c: Candidates; None is half of the prompt. Below the least legal one, k + 2g − 1, that one is used.
+        k: Keys a query. g: 1, 2, 4, 8 or 16.
         proxy: "first", "mean" or "last": with "mean", which PIVOT takes, the needle survives most budgets.
         system: "refine", "reuse", "dense" or "full".
         length: Tokens of the prompt. seed: Of haystack and needle. depth: Where the needle lies, in percent.
@@ -59,7 +60,7 @@ class NeedleExplorer(ControlledPanel):
         self,
         source,
         *,
-        c=512,
+        c=None,
         k=16,
         g=8,
         proxy="first",
@@ -97,6 +98,7 @@ class NeedleExplorer(ControlledPanel):
             self._adopt(NeedleControls(lengths))
             self.length.value = length
             self._controls.fit(self.length.value)
+            c = self.length.value // 2 if c is None else c
             start = {"c": c, "k": k, "g": g, "proxy": proxy, "system": system, "seed": seed, "depth": depth}
             for name, value in {**start, "text": text, "backend": backend}.items():
                 getattr(self, name).value = value
@@ -165,7 +167,8 @@ class NeedleExplorer(ControlledPanel):
     def _missing(self, at: Setting) -> list[int]:
         """Budgets of the line over c that are not known yet; the ends first, then the middles between."""
         budgets = at.budgets(self._reader.needle.prompt)
-        order = sorted(range(len(budgets)), key=lambda i: (-((i & -i) or 1 << 20), i))
+        last = len(budgets) - 1
+        order = sorted(range(len(budgets)), key=lambda i: (i not in (0, last), -(i & -i)))
         return [budgets[i] for i in order if at.at_budget(budgets[i]) not in self._replies]
 
     def _draw(self, job) -> None:
@@ -213,8 +216,8 @@ class NeedleExplorer(ControlledPanel):
         which = ", ".join(map(str, reader.layers))
         used = backends.resolve(made.ids.to(self._model.device), at.backend).name
         self._say_caption(
-            f"{self._model.caption} · of {made.prompt:,} tokens the first {reader.read:,} are read with full attention, "
-            f"the others select in layers {which} by {index} · {used} back-end"
+            f"{self._model.caption} · of {made.prompt:,} tokens {reader.read:,} are read with full attention, "
+            f"the last ones select in layers {which} by {index} · {used} back-end"
         )
         self.curve_button.layout.display = SHOWN if self._stopped and self._missing(at) else HIDDEN
 
