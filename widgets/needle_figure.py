@@ -12,7 +12,7 @@ from widgets.needle_view import NeedleView, quoted, verdict
 from widgets.painting import Properties
 from widgets.text import escape, percent
 
-PARTS = {"prompt": (0.79, 1.0), "needed": (0.47, 0.65), "curve": (0.0, 0.37)}
+PARTS = {"prompt": (0.8, 1.0), "needed": (0.47, 0.64), "curve": (0.0, 0.37)}
 GOOD = {"symbol": "circle", "size": 11, "color": theme.GREEN}
 BAD = {"symbol": "x", "size": 11, "color": theme.VERMILLION}
 
@@ -68,7 +68,7 @@ def _layout() -> dict:
     return {
         **theme.layout(600),
         "margin": {"l": 76, "r": 24, "t": 44, "b": 44},
-        "xaxis": theme.axis("position in the prompt [tokens]", domain=[0, 1], anchor="y", showgrid=False),
+        "xaxis": theme.axis("", domain=[0, 1], anchor="y", showgrid=False),
         "yaxis": theme.axis("", domain=prompt, anchor="x", **lanes),
         "xaxis2": theme.axis("", domain=[0, 1], anchor="y2", type="log", showticklabels=False),
         "yaxis2": theme.axis("", domain=needed, anchor="x2", **lanes),
@@ -76,7 +76,7 @@ def _layout() -> dict:
         "yaxis3": theme.axis("probability", domain=curve, anchor="x3", range=[-0.04, 1.04], tickformat=".0%"),
         "annotations": [
             {**heading, "y": prompt[1] + 0.035},
-            {**heading, "y": needed[1] + 0.045},
+            {**heading, "y": needed[1] + 0.04},
             {**heading, "y": curve[1] + 0.005},
             {**word, "xref": "x", "xanchor": "center"},
             {**word, "xref": "x", "xanchor": "right"},
@@ -138,7 +138,7 @@ def needed_traces(view: NeedleView) -> dict[str, dict]:
     for name, inside in (("inside", True), ("outside", False)):
         mine = [layer for layer, place in places.items() if place.candidate == inside]
         traces[name] = {
-            "x": [min(max(places[n].needed, left), view.n_keys) for n in mine],
+            "x": [min(max(places[n].needed, 1.1 * left), view.n_keys) for n in mine],
             "y": [height[layer] for layer in mine],
             "text": [f"  {_needed(view, layer)}" for layer in mine],
             "textposition": ["middle left" if places[n].needed > 0.4 * view.n_keys else "middle right" for n in mine],
@@ -146,7 +146,7 @@ def needed_traces(view: NeedleView) -> dict[str, dict]:
         }
     cut = [] if view.cut is None else [view.cut]
     words = f"{'c' if view.at.system == 'refine' else 'k'} = {view.cut or 0:,}"
-    traces["cut"] = {"x": cut * 2, "y": ends * len(cut), "text": ["", words] * len(cut)}
+    traces["cut"] = {"x": cut * 2, "y": ends * len(cut), "text": [words, ""] * len(cut)}
     box = {"x": [left, *cut, *cut, left], "y": [ends[0], ends[0], ends[1], ends[1]]}
     traces["taken"] = {name: values * len(cut) for name, values in box.items()}
     return traces
@@ -222,18 +222,18 @@ def headings(view: NeedleView) -> list[str]:
             f"attended to, {cross} lost"
         )
     )
-    who = {
-        "refine": f"of its group's proxy ({at.proxy}, g = {at.g}), plus the window: candidates up to c",
-        "reuse": f"of its group's proxy ({at.proxy}, g = {at.g}): selected up to k",
-        "dense": "of the answering query itself: selected up to k",
-        "full": "– full attention selects nothing",
+    proxy = f"as its group's proxy ({at.proxy} of {at.g} queries) ranks it"
+    why = {
+        "refine": f"how many candidates c the needle's key needs, {proxy}",
+        "reuse": f"how many keys k the needle's key needs, {proxy}",
+        "dense": "how many keys k the needle's key needs, as the answering query itself ranks it",
+        "full": "full attention selects nothing",
     }[at.system]
-    answer = escape(view.made.answer, 20)
     return [
-        f"<b>1 · The prompt</b>, layer by layer: {keys}",
-        f"<b>2 · Why</b>: place of the needle's key in the order {who}",
-        f"<b>3 · Probability of the right answer</b> {answer} with Refine over c (k = {at.k:,}, g = {at.g}, proxy "
-        f"{at.proxy}): {green}●</span> answered right, {cross} wrong",
+        f"<b>1 · The prompt</b> by position [token]: {keys}",
+        f"<b>2 · Why</b>: {why}",
+        f"<b>3 · Probability of the right answer</b> with Refine over c (proxy: {at.proxy} of {at.g}): {green}●</span> "
+        f"answered right, {cross} wrong; grey: below the least legal c, {at.least:,}",
         "needle",
         "question",
     ]

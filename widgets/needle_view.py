@@ -184,7 +184,8 @@ def table(view: NeedleView) -> str:
 
 def _row(name: str, reply: Reply, mark: str, is_open: bool) -> str:
     tag = "b" if is_open else "span"
-    sign = "<span style='color:#009E73'>●</span> right" if reply.right else "<span style='color:#D55E00'>✖</span> wrong"
+    kind, sign = ("kept", "✔ right") if reply.right else ("new", "✖ wrong")
+    sign = f"<span class='qp-legend qp-{kind}'>{sign}</span>"
     said = html.escape(quoted(reply).strip("'"))
     cells = [f"{mark}{html.escape(name)}", said, sign, percent(reply.probability)]
     return "<tr>" + "".join(f"<td><{tag}>{cell}</{tag}></td>" for cell in cells) + "</tr>"

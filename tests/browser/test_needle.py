@@ -35,7 +35,7 @@ def test_the_needle_falls_out_and_the_answer_breaks(needle):
     )
     assert "wrong" in needle.page.locator(".qp-numbers tr").last.inner_text()
     needle.looks_right()
-    with needle.expect_change("curve", "inside", "cut"):
+    with needle.expect_change("inside", "key_kept", "curve"):
         needle.choose("proxy", "mean")
     needle.wait_for("() => qp.summary().includes('which is right')")
 

@@ -21,9 +21,9 @@ from widgets.sources import is_live
 REPAINT_S = 0.4  # while the line over c fills in
 TABLES = {"layers": layer_rows, "c": curve_rows}
 LEGEND = (
-    "<div class='qp-caption'>The needle among its neighbours, and the prompt's end, where the outlined token answers: "
+    "<div class='qp-caption'>The needle, and the prompt's end, where the outlined token answers: "
     "<span class='qp-legend qp-kept'>key that it selects in some layer</span>"
-    "<span class='qp-legend qp-new'>the needle's key, where no layer selects it</span></div>"
+    "<span class='qp-legend qp-new'>the needle's key, selected in none</span></div>"
 )
 
 
