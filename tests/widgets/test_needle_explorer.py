@@ -87,7 +87,10 @@ def test_a_needle_of_one_s_own_is_escaped_and_a_single_word_is_refused(panel):
     with pytest.raises(ValueError, match="at least two words, of which the last is asked for"):
         panel.wait(60)
     assert "at least two words" in panel.status
-    panel.c.value = 100  # the last prompt still answers
+    panel.k.value = 14  # the last prompt still answers, and its line over c hides no error
+    panel.wait(60)
+    assert "k = 14" in panel.summary and len(panel._view.curve) >= 14 and "at least two words" in panel.status
+    panel.c.value = 100
     panel.wait(60)
     assert "c = 100" in panel.summary and "at least two words" in panel.status
     panel.text.value = "The <b>tag</b> is <script>."

@@ -92,6 +92,7 @@ class NeedleExplorer(ControlledPanel):
         self._tokens: list[str] = []
         self._replies: dict[Selection, Reply] = {}
         self._stopped = self._filling = False  # Cancel holds until something else is asked for
+        self._failed = False  # the last prompt could not be read: what was said of it stays in sight
         super().__init__(needle_figure(), ("read", "draw", "curve"))
         self.add_class("qp-wide")
         try:
@@ -145,13 +146,14 @@ class NeedleExplorer(ControlledPanel):
 
     def _read(self, job) -> None:
         """Make the prompt, and have the model read its haystack."""
+        self._failed = True
         asked = Asked(self.length.value, self.seed.value, self.depth.value, self.text.value.strip())
         made = needle(
             self._model.encode, asked.length, asked.seed, depth=asked.depth / 100, sentence=asked.sentence or None
         )
         reader = NeedleReader(self._model, made, layers=self._selecting, indexers=self._indexers, progress=job.progress)
         job.check("the model reads the haystack")
-        self._reader, self._replies, self._asked = reader, {}, asked
+        self._reader, self._replies, self._asked, self._failed = reader, {}, asked, False
         self._tokens = self._model.tokens(made.ids[: made.prompt])
         self._controls.fit(asked.length)
         self._draw(job)
@@ -186,8 +188,7 @@ class NeedleExplorer(ControlledPanel):
         self._filling, painted = True, time.monotonic()
         try:
             while missing := self._missing(at := self._setting()):
-                total = len(at.budgets(self._reader.needle.prompt))
-                job.progress(total - len(missing), total, "answers over c:")
+                self._tell(job, at, len(missing))
                 self._reply(at.at_budget(missing[0]))
                 if time.monotonic() > painted + REPAINT_S:
                     self._paint(self._setting())
@@ -196,6 +197,10 @@ class NeedleExplorer(ControlledPanel):
         finally:
             self._filling = False
         self._paint(self._setting())
+
+    def _tell(self, job, at: Setting, left: int) -> None:
+        total, what = len(at.budgets(self._reader.needle.prompt)), "answers over c:"
+        job.check(what) if self._failed else job.progress(total - left, total, what)
 
     def _look(self, at: Setting) -> NeedleView:
         made = self._reader.needle
