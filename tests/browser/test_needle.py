@@ -46,3 +46,7 @@ def test_a_needle_of_one_s_own(needle):
     needle.set_text("needle", "The favourite fruit of my sister is mango.")
     needle.wait_for("() => qp.error() === '' && qp.summary().includes(`'mango' has a probability`)")
     needle.was_quiet()
+
+
+def test_a_narrow_window_scrolls_the_figure(needle):
+    needle.scrolls_when_narrow()

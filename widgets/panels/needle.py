@@ -72,22 +72,8 @@ class NeedleExplorer(ControlledPanel):
         indexers=None,
         backend="auto",
     ):
-        if not is_live(source):
-            raise TypeError(
-                f"NeedleExplorer needs a model that answers: pass the result of activations.load or wrap, got "
-                f"{type(source).__name__}"
-            )
+        self._selecting, lengths = _usable(source, indexers)
         self._model, self._indexers = source, indexers
-        self._selecting = index_layers(source)
-        if indexers is not None:
-            self._selecting = [layer for layer in self._selecting if layer in indexers]
-        lengths = [n for n in LENGTHS if source.context is None or n < source.context]
-        if not self._selecting:
-            raise ValueError(
-                f"no layer of {source.name} attends to the whole text" + " and has an indexer" * bool(indexers)
-            )
-        if not lengths:
-            raise ValueError(f"{source.name} reads {source.context:,} tokens: a haystack needs {LENGTHS[0]:,} and more")
         self._reader: NeedleReader | None = None
         self._tokens: list[str] = []
         self._replies: dict[Selection, Reply] = {}
@@ -196,7 +182,8 @@ class NeedleExplorer(ControlledPanel):
                 yield
         finally:
             self._filling = False
-        self._paint(self._setting())
+            if self._reader is not None:  # also where it was cancelled: then the picture offers to go on
+                self._paint(self._setting())
 
     def _tell(self, job, at: Setting, left: int) -> None:
         total, what = len(at.budgets(self._reader.needle.prompt)), "answers over c:"
@@ -217,7 +204,7 @@ class NeedleExplorer(ControlledPanel):
         self._mark_text(view)
         self.summary = sentence(view)
         made, reader = view.made, self._reader
-        index = "distilled indexers" if self._indexers else "their own queries and keys"
+        index = "the indexers given" if self._indexers else "their own queries and keys"
         which = ", ".join(map(str, reader.layers))
         used = backends.resolve(made.ids.to(self._model.device), at.backend).name
         self._say_caption(
@@ -286,3 +273,20 @@ class NeedleExplorer(ControlledPanel):
     def release(self) -> None:
         super().release()
         self._reader, self._replies, self._tokens = None, {}, []
+
+
+def _usable(source, indexers) -> tuple[list[int], list[int]]:
+    """Layers that can select, and lengths of prompts, of a model that can be asked."""
+    if not is_live(source):
+        raise TypeError(
+            f"NeedleExplorer needs a model that answers: pass the result of activations.load or wrap, got "
+            f"{type(source).__name__}"
+        )
+    layers = [layer for layer in index_layers(source) if indexers is None or layer in indexers]
+    lengths = [n for n in LENGTHS if source.context is None or n < source.context]
+    if not layers:
+        with_indexer = "" if indexers is None else " and has an indexer"
+        raise ValueError(f"no layer of {source.name} attends to the whole text{with_indexer}")
+    if not lengths:
+        raise ValueError(f"{source.name} reads {source.context:,} tokens: a haystack needs {LENGTHS[0]:,} and more")
+    return layers, lengths
