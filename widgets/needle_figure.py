@@ -233,7 +233,7 @@ def headings(view: NeedleView) -> list[str]:
         f"<b>1 · The prompt</b> by position [token]: {keys}",
         f"<b>2 · Why</b>: {why}",
         f"<b>3 · Probability of the right answer</b> with Refine over c (proxy: {at.proxy} of {at.g}): {green}●</span> "
-        f"answered right, {cross} wrong; grey: below the least legal c, {at.least:,}",
+        f"right, {cross} wrong; grey: no legal c",
         "needle",
         "question",
     ]
