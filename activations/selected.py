@@ -84,6 +84,7 @@ def selected_attention(
     *,
     layers: Sequence[int] | None = None,
     indexers: Mapping[int, Indexer] | None = None,
+    earlier: Mapping[int, Tensor] | None = None,
     watch: Watch | None = None,
 ) -> Iterator[SelectedAttention]:
     """Have a model's global layers attend to selected keys only, for as long as the context lasts.
@@ -101,6 +102,7 @@ def selected_attention(
             scales in w; hidden is what the layer's attention module is given. One for every layer that makes a
             selection; `distilled_indexers` gives those that were distilled. Keys of earlier tokens are kept beside each
             cache.
+        earlier: layer -> keys [n, D] that its indexer made of the first n tokens: for a cache that was filled before.
         watch: Called as watch(layer, start, selections): positions [S, <= topk] int32 of the tokens from `start` on,
             one tensor a key head, or one alone.
     Yields:
@@ -136,10 +138,10 @@ def selected_attention(
     with ExitStack() as stack:
         stack.enter_context(lm.lock)
         for number, layer in enumerate(chosen if selection.system != "full" else []):
-            makes = indexers is not None and run._source[number] == number
-            index = (
-                _Indexed(stack.enter_context(LayerInput(layer).hooked(lm.model)), indexers[layer]) if makes else None
-            )
+            index = None
+            if indexers is not None and run._source[number] == number:
+                given = stack.enter_context(LayerInput(layer).hooked(lm.model))
+                index = _Indexed(given, indexers[layer], (earlier or {}).get(layer))
             stack.enter_context(attention_by(lm.model, layer, _attending(run, layer, index)))
         yield run
 
@@ -211,8 +213,8 @@ def _is_causal(mask, new: int, n: int) -> bool:
 class _Indexed:
     """The index that an indexer makes of a layer's input, with its keys of the tokens before, for each cache."""
 
-    def __init__(self, given: LayerInput, indexer: Indexer):
-        self.given, self.indexer = given, indexer
+    def __init__(self, given: LayerInput, indexer: Indexer, earlier: Tensor | None):
+        self.given, self.indexer, self.earlier = given, indexer, earlier
         self._keys: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def __call__(self, start: int, new: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -220,7 +222,7 @@ class _Indexed:
         hidden, cache = self.given.hidden, self.given.cache
         q, k, w = self.indexer(hidden, torch.arange(start, start + new, device=hidden.device))
         if start:
-            before = None if cache is None else self._keys.get(cache)
+            before = self.earlier if cache is None else self._keys.get(cache, self.earlier)
             if before is None or len(before) < start:
                 known = 0 if before is None else len(before)
                 raise RuntimeError(

@@ -22,13 +22,13 @@ WORDS = 24  # of the list that is copied
 SHOWN, ASKED = 8, 3  # words of it that the end repeats, and that must follow
 SHORTEST = 512
 SLACK = 32  # tokens: more than any sentence here has in a tokenizer of words
-_CITIES = (
+CITIES = (
     "Amsterdam Athens Bergen Berlin Bogota Boston Cairo Chicago Dakar Delhi Denver Dublin Geneva Hamburg Havana "
     "Helsinki Jakarta Karachi Lagos Lima Lisbon London Madrid Manila Milan Moscow Nairobi Naples Oslo Paris Porto "
     "Prague Quito Riga Rome Seattle Seoul Sofia Tallinn Tokyo Toronto Tunis Vienna Warsaw Zurich"
 ).split()
 _NAMES = "Alice Bruno Clara David Emma Felix Greta Hugo Irene Jonas Karin Lukas Maria Nils Olga Peter".split()
-_THINGS = (
+THINGS = (
     "apple basket bottle bridge button candle carpet castle circle copper cotton desert dinner doctor dragon engine "
     "farmer flower forest garden guitar hammer helmet island jacket kettle kitten ladder lemon letter machine market "
     "mirror monkey needle orange paper pencil pepper pillow planet pocket rabbit river rocket saddle school shadow "
@@ -148,7 +148,7 @@ def _laid(draft: _Draft, filler: list[str], depths: list[float]) -> str:
 
 
 def _needles(rng: random.Random, count: int) -> _Draft:
-    cities = rng.sample(_CITIES, count)
+    cities = rng.sample(CITIES, count)
     codes = [f"{rng.randrange(10**5):05d}" for _ in cities]
     lines = [f"The access code of {city} is {code}." for city, code in zip(cities, codes, strict=True)]
     asked = rng.randrange(count)
@@ -157,7 +157,7 @@ def _needles(rng: random.Random, count: int) -> _Draft:
 
 def _chains(rng: random.Random) -> _Draft:
     """One step a chain, and it names the thing: where two must be joined, a model of 270 M weights only guesses."""
-    things = rng.sample(_THINGS, CHAINS)
+    things = rng.sample(THINGS, CHAINS)
     names = rng.sample(_NAMES, 2 * CHAINS)
     chains = list(zip(things, names[::2], names[1::2], strict=True))
     lines = [f"{second} took the {thing} from {first}." for thing, first, second in chains]
@@ -166,7 +166,7 @@ def _chains(rng: random.Random) -> _Draft:
 
 
 def _copy(rng: random.Random) -> _Draft:
-    words = rng.sample(_THINGS, WORDS)
+    words = rng.sample(THINGS, WORDS)
     first = WORDS - SHOWN - ASKED
     shown, asked = words[first : first + SHOWN], words[first + SHOWN :]
     return _Draft([f"The list: {' '.join(words)}."], f"The list: {' '.join(shown)}", f" {' '.join(asked)}")

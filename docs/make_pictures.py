@@ -4,6 +4,7 @@ logit_explorer, truncation_explorer,   the panels of lessons 00, 03, 04 and 01 a
 search_explorer, timing_explorer       recorded numbers where there is no GPU
 indexer_explorer, overlap_explorer     the panels of lessons 06 and 07
 pivot_explorer                         the panel on the recorded layers of the default model, with rivals
+needle_explorer                        the panel on the default model, at a c that loses the needle
 threshold                              threshold_picture.py
 """
 
@@ -32,6 +33,7 @@ LESSONS = {
     "indexer_explorer": "06_queries_keys_indexer.ipynb",
     "overlap_explorer": "07_query_overlap.ipynb",
     "pivot_explorer": "pivot.ipynb",
+    "needle_explorer": "needle.ipynb",
 }
 # Notebooks that are no lesson: one cell each.
 CELLS = {
@@ -41,6 +43,12 @@ from widgets import PivotExplorer
 captures = [recorded(f"index_layer_{n}") for n in (5, 11, 17)]
 explorer = PivotExplorer(captures, layer=11, rivals=("hisa", "misa_rerank"))
 explorer.wait(60)
+explorer""",
+    "needle.ipynb": """from activations import load
+from widgets import NeedleExplorer
+
+explorer = NeedleExplorer(load(), c=100)
+explorer.wait(120)
 explorer""",
 }
 IMAGES = ROOT / "docs" / "images"

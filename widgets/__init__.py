@@ -3,6 +3,7 @@
 from widgets.panels.base import show
 from widgets.panels.indexer import IndexerExplorer
 from widgets.panels.logits import LogitExplorer
+from widgets.panels.needle import NeedleExplorer
 from widgets.panels.overlap import OverlapExplorer
 from widgets.panels.pivot import PivotExplorer
 from widgets.panels.search import SearchExplorer
@@ -12,6 +13,7 @@ from widgets.panels.truncation import TruncationExplorer
 __all__ = [
     "IndexerExplorer",
     "LogitExplorer",
+    "NeedleExplorer",
     "OverlapExplorer",
     "PivotExplorer",
     "SearchExplorer",
