@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 from qp_kernels import results
 from qp_kernels.qrita.ablation import RUN_NAMES
 from widgets import theme
+from widgets.recorded_results import recorded_or_none, short
 from widgets.text import escape
 from widgets.timing_marks import nice, ticks
-from widgets.recorded_results import recorded_or_none, short
 from widgets.timing_view import duration
 
 RUNS = (*RUN_NAMES, "ours")

@@ -99,7 +99,10 @@ def test_weights_that_are_float16_numbers_take_half_the_bytes(path, tmp_path):
         ),
         (lambda t, c, m: t.pop("wk.weight"), "no sound indexer: its tensors are k_norm.bias"),
         (lambda t, c, m: t.update(more=torch.ones(1)), "no sound indexer: its tensors are k_norm.bias"),
-        (lambda t, c, m: t.update({"wk.weight": torch.ones(8, 32)}), "wk.weight must be float32 or float16 .16, 32. .* got"),
+        (
+            lambda t, c, m: t.update({"wk.weight": torch.ones(8, 32)}),
+            "wk.weight must be float32 or float16 .16, 32. .* got",
+        ),
         (lambda t, c, m: t.update({"wk.weight": torch.ones(16, 32).bfloat16()}), "wk.weight must be float32"),
         (lambda t, c, m: t["wk.weight"][0].fill_(torch.nan), "wk.weight holds numbers that are not finite"),
         (lambda t, c, m: c.pop("shape"), "no complete indexer: 'shape' is missing"),
