@@ -20,6 +20,8 @@ NO_MODEL = "none"
 KERNEL_TESTS = "tests/qp_kernels"
 START = "notebooks/00_tokens_and_cuts.ipynb"
 FUZZERS = {"qrita": "tests/qp_kernels/fuzz.py", "index": "tests/qp_kernels/fuzz_index.py"}
+# Of tests; each may hold a model.
+MOST_PROCESSES = 4
 SANITIZED = "tests/qp_kernels/sanitize.py"
 TERMS = "The default model is Gemma 3 270M; by using it you accept the Gemma Terms of Use: ai.google.dev/gemma/terms"
 
@@ -183,11 +185,22 @@ def test(options):
     prepare(venv)
     browser, how = browsers.find(venv)
     say(f"browser: {browser} ({how})")
-    interpreted = 0
-    if not options.extra and has_triton(venv):
+    whole = {"QP_BROWSER": browser, "QP_TEST_ALL": "1"}
+    if options.extra:
+        return run_pytest(venv, options.extra, **whole)
+    failed = 0
+    if has_triton(venv):
         say("the kernels in Triton's interpreter first")
-        interpreted = run_pytest(venv, [KERNEL_TESTS], TRITON_INTERPRET="1")
-    return run_pytest(venv, options.extra, QP_BROWSER=browser, QP_TEST_ALL="1") or interpreted
+        failed |= run_pytest(venv, [*spread("worksteal"), KERNEL_TESTS], TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
+    say("what needs no browser")
+    failed |= run_pytest(venv, [*spread("loadfile"), "-m", "not browser"], **whole)
+    say("what has a browser, one at a time: it is timed")
+    return run_pytest(venv, ["-m", "browser"], **whole) or failed
+
+
+def spread(how):
+    """Arguments for several processes: "worksteal", or "loadfile" where tests of a file share what takes long to make."""
+    return ["-n", str(min(MOST_PROCESSES, os.cpu_count() or 1)), "--dist", how]
 
 
 def has_triton(venv):
