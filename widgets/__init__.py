@@ -6,6 +6,7 @@ from widgets.panels.logits import LogitExplorer
 from widgets.panels.needle import NeedleExplorer
 from widgets.panels.overlap import OverlapExplorer
 from widgets.panels.pivot import PivotExplorer
+from widgets.panels.quality import QualityExplorer
 from widgets.panels.search import SearchExplorer
 from widgets.panels.timing import TimingExplorer
 from widgets.panels.truncation import TruncationExplorer
@@ -16,6 +17,7 @@ __all__ = [
     "NeedleExplorer",
     "OverlapExplorer",
     "PivotExplorer",
+    "QualityExplorer",
     "SearchExplorer",
     "TimingExplorer",
     "TruncationExplorer",

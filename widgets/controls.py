@@ -202,6 +202,17 @@ class Choice(w.Dropdown):
         known = ", ".join(map(repr, self._options_values))
         raise ValueError(f"{self.description} must be one of {known}, got {given!r}")
 
+    def offer(self, options: list[tuple[str, object]]) -> None:
+        """Change what can be chosen; a value that has gone is replaced by the nearest number, else by the first."""
+        if tuple(options) == tuple(self.options):
+            return
+        values, kept = [value for _, value in options], self.value
+        if kept not in values:
+            numbers = [value for value in values if isinstance(value, int) and isinstance(kept, int)]
+            kept = min(numbers, key=lambda value: abs(value - kept), default=values[0])
+        self.options = options
+        self.value = kept
+
 
 def _is_meant(value, given) -> bool:
     """Whether an option is what was given; True is not 1."""

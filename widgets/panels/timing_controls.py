@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipywidgets as w
 
-from widgets.controls import Boxes, GridSlider, button, choice
+from widgets.controls import Boxes, Choice, GridSlider, button, choice
 from widgets.panels.row_controls import columns, k_slider, line, p_slider
 from widgets.timing_records import FIELDS, Spot
 from widgets.timing_view import NAMES
@@ -65,7 +65,7 @@ class TimingControls:
             if isinstance(control, GridSlider):
                 control.set_grid(values)
             else:
-                _set_options(control, values)
+                control.offer(_named(control, values))
 
     def allow_measuring(self, allowed: bool) -> None:
         """Show or hide what only a measurement needs."""
@@ -92,11 +92,7 @@ def from_control(name: str, value):
     return None if (name, value) in (("k", 0), ("p", 1.0)) else value
 
 
-def _set_options(control: w.Dropdown, values: list) -> None:
+def _named(control: Choice, values: list) -> list[tuple[str, object]]:
     texts = {"rows": ROWS, "operation": OPERATIONS, "clock": {value: text for text, value in CLOCKS.items()}}
     names = texts.get(control.description, {})
-    options = tuple((names.get(value, value), value) for value in values)
-    if options != control.options:
-        kept = control.value if control.value in values else values[0]
-        control.options = options
-        control.value = kept
+    return [(names.get(value, value), value) for value in values]

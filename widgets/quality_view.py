@@ -1,0 +1,200 @@
+"""What `QualityExplorer` shows: systems under one question, each with its interval. No drawing, no words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from activations.quality_records import FULL, KINDS, Asked, Estimate, QualityRecords
+from widgets.quality_paper import SCORES
+
+DENSE = "dense"
+RIVALS = ("hisa", "misa", "misa rerank", "index cache", "index cache greedy", "refine + index cache")
+# Question -> systems, or a pattern of their names; full attention and dense selection are in all of them.
+QUESTIONS = {
+    "length": "reuse|refine",
+    "proxy": "refine|refine (first|last)",
+    "group": r"(refine|reuse)( g\d+)?",
+    "budget": r"refine|refine (least|[\d.]+x)",
+    "rivals": "|".join(map(re.escape, ("reuse", "refine", *RIVALS))),
+}
+ROWS = ("proxy", "rivals")  # questions whose picture has a row for each system
+SERIES = ("full", "dense", "reuse", "refine", "rivals")
+LONGEST, ALL = "longest", "all"
+
+
+class Setting(NamedTuple):
+    """What is asked of the records.
+
+    question: One of `QUESTIONS`. index: Whose: "attention" or "distilled". topk: Keys kept.
+    measure: "task" (answers) or "passage" (loss). only: A task or kind of passage, or "all".
+    length: In tokens, "longest" or "all"; the question "length" takes every one by itself.
+    """
+
+    question: str
+    index: str
+    topk: int
+    measure: str
+    only: str = ALL
+    length: int | str = LONGEST
+
+    @property
+    def fixed(self) -> dict:
+        """The fields of `Asked` that hold for the whole picture."""
+        only = None if self.only == ALL else self.only
+        return {"source": self.index, "topk": self.topk, "kind": self.measure, "name": only}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A system at one place of the picture.
+
+    Attributes:
+        system, label: As the record has them. series: One of `SERIES`.
+        x: Its place: a length, g, c in keys; of questions with rows, its row. None of what the others are seen beside.
+        level: What it answers, or loses to full attention.
+        against: How it differs from dense selection, and dense selection from full attention; None where that was not
+            asked, and of full attention.
+        paper: What the paper reports for it, in %, or None.
+    """
+
+    system: str
+    label: str
+    series: str
+    x: float | None
+    level: Estimate
+    against: Estimate | None
+    paper: float | None
+
+
+@dataclass(frozen=True)
+class QualityView:
+    """One picture.
+
+    Attributes:
+        points: From left to right or from the top. asked: What they were asked, place -> list.
+        lacking: Lengths at which the systems have nothing in common.
+        table: What differences are taken from.
+    """
+
+    setting: Setting
+    points: tuple[Point, ...] = ()
+    asked: dict[float, list[Asked]] = field(default_factory=dict)
+    lacking: tuple[int, ...] = ()
+    table: QualityRecords | None = None
+
+    def at(self, x: float | None = None, series: str | None = None) -> list[Point]:
+        return [p for p in self.points if x in (None, p.x) and series in (None, p.series)]
+
+    def find(self, system: str, x: float | None = None) -> Point | None:
+        return next((p for p in self.at(x) if p.system == system), None)
+
+    @property
+    def places(self) -> list[float]:
+        """The x of the points, in order."""
+        return sorted({p.x for p in self.points if p.x is not None})
+
+    @property
+    def compared(self) -> list[Asked]:
+        """What the sentence is about: of the longest length in a picture over lengths."""
+        return self.asked[max(self.asked)] if self.asked else []
+
+    def difference(self, system: str, other: str) -> Estimate | None:
+        """Between two systems of the picture, where the sentence is; None where one is missing."""
+        there = [one for one in self.compared if {system, other} <= set(self.table.by[one])]
+        return self.table.difference(system, other, there) if there == self.compared and there else None
+
+
+def look(table: QualityRecords, setting: Setting) -> QualityView:
+    """The picture of a setting; empty where nothing was asked."""
+    if setting.question == "length":
+        return _over_lengths(table, setting)
+    known = _systems(table, setting.question, setting.fixed)
+    lengths = table.values("length", **setting.fixed)
+    length = {LONGEST: _longest(table, known, setting, lengths), ALL: None}.get(setting.length, setting.length)
+    here = setting.fixed | {"length": length}
+    known = _systems(table, setting.question, here)
+    asked = table.asked(known, **here)
+    if not asked or not known:
+        return QualityView(setting, lacking=tuple(lengths), table=table)
+    points = [_point(table, setting, name, asked, None) for name in known]
+    if setting.question in ROWS:
+        rows = [p for p in points if p.series != "full"]
+        placed = [replace(p, x=float(i)) for i, p in enumerate(rows)]
+    else:
+        placed = [replace(p, x=x) for p in points if (x := _quantity(setting.question, p)) is not None]
+        placed.sort(key=lambda p: p.x)
+    there = systems_of(placed)
+    references = [p for p in points if p.system not in there]
+    return QualityView(setting, (*references, *placed), {0.0: asked}, table=table)
+
+
+def _over_lengths(table: QualityRecords, setting: Setting) -> QualityView:
+    """Each length by itself: the systems that were asked anything there, on what all of them were asked."""
+    points, asked, lacking = [], {}, []
+    for length in table.values("length", **setting.fixed):
+        here = setting.fixed | {"length": length}
+        known = _systems(table, setting.question, here)
+        if shared := table.asked(known, **here):
+            asked[float(length)] = shared
+            points += [_point(table, setting, name, shared, float(length)) for name in known]
+        else:
+            lacking.append(length)
+    return QualityView(setting, tuple(points), asked, tuple(lacking), table)
+
+
+def _systems(table: QualityRecords, question: str, here: dict) -> list[str]:
+    """Systems of a question that were asked anything of this, in the order of the picture."""
+    found = table.systems(**here)
+    wanted = [name for name in (FULL, DENSE) if name in found]
+    fitting = [name for name in found if re.fullmatch(QUESTIONS[question], name)]
+    if question in ROWS:
+        order = ("reuse", "refine", "refine first", "refine last", *RIVALS)
+        fitting.sort(key=order.index)
+    # Loss on passages is told as what is lost to full attention.
+    return wanted + fitting if here["kind"] != "passage" or FULL in found else []
+
+
+def _longest(table: QualityRecords, known: list[str], setting: Setting, lengths: list[int]) -> int | None:
+    """The longest length at which all systems were asked something, else at which any were."""
+    whole = [n for n in lengths if table.asked(known, **setting.fixed, length=n)]
+    return max(whole or lengths, default=None)
+
+
+def _point(table: QualityRecords, setting: Setting, system: str, asked: list[Asked], x: float | None) -> Point:
+    series = {FULL: "full", DENSE: "dense"}.get(system)
+    if series is None:
+        series = "rivals" if system in RIVALS else system.split()[0]
+    base = {FULL: None, DENSE: FULL}.get(system, DENSE)
+    known = base is not None and all(base in table.by[one] for one in asked)
+    against = table.difference(system, base, asked) if known else None
+    label = table.by[asked[0]][system]["label"]
+    paper = SCORES.get(setting.question, {}).get(system)
+    return Point(system, label, series, x, table.level(system, asked), against, paper)
+
+
+def _quantity(question: str, point: Point) -> float | None:
+    """g or c of a system, as its label says; None for one that has none."""
+    letter = {"group": "g", "budget": "c"}[question]
+    found = re.search(rf"\b{letter}(\d+)\b", point.label)
+    return float(found[1]) if found and point.series in ("reuse", "refine") else None
+
+
+def first_setting(table: QualityRecords, question: str, index: str | None, topk: int | None, measure: str | None):
+    """What a panel starts with where nothing else is asked for: the topk nearest to a 64th of the longest text, as the
+    2,048 of 128K in the paper."""
+    if not table.by:
+        return Setting(question, index or "", topk or 0, measure or "task")
+    sources = table.values("source")
+    index = sources[0] if index is None else index
+    if topk is None:
+        longest = max(table.values("length", source=index), default=0)
+        topk = min(table.values("topk", source=index), key=lambda one: abs(one - longest / 64), default=0)
+    kinds = [kind for kind in KINDS if kind in table.values("kind", source=index, topk=topk)]
+    return Setting(question, index, topk, measure or next(iter(kinds), "task"))
+
+
+def systems_of(points: Iterable[Point]) -> list[str]:
+    return list(dict.fromkeys(p.system for p in points))
