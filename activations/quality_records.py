@@ -14,7 +14,7 @@ from qp_kernels.intervals import bootstrap, wilson
 
 FIELDS = ("kind", "name", "length", "topk", "source", "system", "label", "counts", "each_loss")
 KINDS = ("task", "passage")
-FULL = "full"
+FULL, DENSE = "full", "dense"
 # With fewer samples that differ nothing is told apart: even if all go one way, an exact sign test at 5 % needs six.
 FEWEST = 6
 
@@ -89,6 +89,11 @@ class QualityRecords:
         wanted = set(systems)
         return [one for one, found in self.by.items() if _fits(one, fixed) and wanted <= set(found)]
 
+    def longest(self, systems: Iterable[str], **fixed) -> int | None:
+        """The longest length at which all of these systems were asked something, else at which any was; None: none."""
+        lengths = self.values("length", **fixed)
+        return max([n for n in lengths if self.asked(systems, **fixed, length=n)] or lengths, default=None)
+
     def level(self, system: str, asked: Sequence[Asked]) -> Estimate:
         """Of tasks the share that a system answers, of passages how much more they lose than with full attention.
 
@@ -131,6 +136,12 @@ def share(groups: Sequence[Sequence[float]]) -> Estimate:
     else:
         low, high = bootstrap(groups)
     return Estimate(_mean(groups), low, high, len(every))
+
+
+def base_of(system: str) -> str | None:
+    """What a system's cost is seen beside: dense selection, of which it is a shortcut; and dense selection beside full
+    attention, which has nothing beside it."""
+    return {FULL: None, DENSE: FULL}.get(system, DENSE)
 
 
 def _fits(one: Asked, fixed: Mapping[str, Any]) -> bool:

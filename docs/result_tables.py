@@ -1,4 +1,4 @@
-"""Write the tables of recorded numbers into the pages of qrita/ and pivot/: `python docs/result_tables.py`.
+"""Write the tables of recorded numbers into READMEs: `python docs/result_tables.py`.
 
 A table stands between `<!-- results: NAME -->` and `<!-- /results -->`, and is made from data/results alone. A test
 compares page and files, so that no number is copied by hand.
@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import index_tables
+import quality_tables
 from table_text import plain_table, row, time
 
 from qp_kernels import results
 
-KERNELS = Path(__file__).resolve().parents[1] / "qp_kernels"
-PAGE, INDEX_PAGE = KERNELS / "qrita" / "README.md", KERNELS / "pivot" / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, INDEX_PAGE = (ROOT / "qp_kernels" / name / "README.md" for name in ("qrita", "pivot"))
+QUALITY_PAGE = ROOT / "benchmarks" / "README.md"
 PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 
 
@@ -144,7 +146,7 @@ TABLES = {
     "memory": memory,
     "ablation": ablation,
 }
-PAGES = {PAGE: TABLES, INDEX_PAGE: index_tables.TABLES}
+PAGES = {PAGE: TABLES, INDEX_PAGE: index_tables.TABLES, QUALITY_PAGE: quality_tables.TABLES}
 
 
 def table(lines: list[str], found: results.Results, more: str) -> str:

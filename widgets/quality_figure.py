@@ -29,7 +29,7 @@ from widgets.quality_view import ROWS, SERIES, Point, QualityView
 from widgets.quality_words import NAMES, name_of
 
 HEIGHT, PLOT_PX, SIZE = 420, 320, 10
-LIFT_PX, HEAD_PX = 13, 40  # of a number above its dot, of the name of full attention above the first row
+LIFT_PX, HEAD_PX = 15, 44  # of a number above its dot, of the name of full attention above the first row
 DASHES = {"full": "dot", "dense": "dash", "reuse": "dashdot", "refine": "solid", "rivals": "solid"}
 DODGE = {"full": -0.09, "dense": -0.03, "refine": 0.03, "reuse": 0.09, "rivals": 0.0}  # so that intervals stand apart
 MARK = "the paper: from here down<br>Refine starts to lose"
@@ -166,7 +166,7 @@ def _name_of_full(view: QualityView, low_high: list[float], y: float) -> dict:
     full = view.at(series="full")
     x, (low, high) = [scaled(p, view) for p in full], low_high
     side = "middle left" if x and x[0] > (low + high) / 2 else "middle right"
-    words = [f" <b>full</b> {value_of(p, view)} " for p in full]
+    words = [f" <b>full</b> {value_of(p, view) if p.level.value else ''} " for p in full]
     return {"x": x, "y": [y] * len(x), "text": words, "textposition": side}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activations.quality_records import Estimate
+from activations.quality_records import Estimate, base_of
 from widgets import theme
 from widgets.quality_paper import SCALES
 from widgets.quality_view import Point, QualityView
@@ -54,7 +54,7 @@ def hover(view: QualityView, point: Point) -> str:
     lines = [f"<b>{name_of(point, view.setting.question)}</b> {level(point.level, measure)}"]
     lines.append(f"95 % interval {interval(point.level, measure)}, {point.level.samples:,} samples")
     if given is not None:
-        base = NAMES["full" if point.system == "dense" else "dense"]
+        base = NAMES[base_of(point.system)]
         unit = "points" if measure == "task" else "nats"
         lines.append(f"from {base} {interval(given, measure)} {unit}: {told(given, measure)}")
     if view.setting.question == "length" and point.x is not None:

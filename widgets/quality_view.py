@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from activations.quality_records import FULL, KINDS, Asked, Estimate, QualityRecords
+from activations.quality_records import DENSE, FULL, KINDS, Asked, Estimate, QualityRecords, base_of
 from widgets.quality_paper import SCORES
 
-DENSE = "dense"
 RIVALS = ("hisa", "misa", "misa rerank", "index cache", "index cache greedy", "refine + index cache")
 # Question -> systems, or a pattern of their names; full attention and dense selection are in all of them.
 QUESTIONS = {
@@ -113,12 +112,12 @@ def look(table: QualityRecords, setting: Setting) -> QualityView:
         return _over_lengths(table, setting)
     known = _systems(table, setting.question, setting.fixed)
     lengths = table.values("length", **setting.fixed)
-    length = {LONGEST: _longest(table, known, setting, lengths), ALL: None}.get(setting.length, setting.length)
+    length = {LONGEST: table.longest(known, **setting.fixed), ALL: None}.get(setting.length, setting.length)
     here = setting.fixed | {"length": length}
     known = _systems(table, setting.question, here)
     asked = table.asked(known, **here)
     if not asked or not known:
-        return QualityView(setting, lacking=tuple(lengths), table=table)
+        return QualityView(setting, lacking=tuple(lengths if known else ()), table=table)
     points = [_point(table, setting, name, asked, None) for name in known]
     if setting.question in ROWS:
         rows = [p for p in points if p.series != "full"]
@@ -137,10 +136,11 @@ def _over_lengths(table: QualityRecords, setting: Setting) -> QualityView:
     for length in table.values("length", **setting.fixed):
         here = setting.fixed | {"length": length}
         known = _systems(table, setting.question, here)
-        if shared := table.asked(known, **here):
+        shared = table.asked(known, **here) if known else []
+        if shared:
             asked[float(length)] = shared
             points += [_point(table, setting, name, shared, float(length)) for name in known]
-        else:
+        elif known:
             lacking.append(length)
     return QualityView(setting, tuple(points), asked, tuple(lacking), table)
 
@@ -157,17 +157,11 @@ def _systems(table: QualityRecords, question: str, here: dict) -> list[str]:
     return wanted + fitting if here["kind"] != "passage" or FULL in found else []
 
 
-def _longest(table: QualityRecords, known: list[str], setting: Setting, lengths: list[int]) -> int | None:
-    """The longest length at which all systems were asked something, else at which any were."""
-    whole = [n for n in lengths if table.asked(known, **setting.fixed, length=n)]
-    return max(whole or lengths, default=None)
-
-
 def _point(table: QualityRecords, setting: Setting, system: str, asked: list[Asked], x: float | None) -> Point:
     series = {FULL: "full", DENSE: "dense"}.get(system)
     if series is None:
         series = "rivals" if system in RIVALS else system.split()[0]
-    base = {FULL: None, DENSE: FULL}.get(system, DENSE)
+    base = base_of(system)
     known = base is not None and all(base in table.by[one] for one in asked)
     against = table.difference(system, base, asked) if known else None
     label = table.by[asked[0]][system]["label"]
@@ -182,18 +176,31 @@ def _quantity(question: str, point: Point) -> float | None:
     return float(found[1]) if found and point.series in ("reuse", "refine") else None
 
 
-def first_setting(table: QualityRecords, question: str, index: str | None, topk: int | None, measure: str | None):
-    """What a panel starts with where nothing else is asked for: the topk nearest to a 64th of the longest text, as the
-    2,048 of 128K in the paper."""
-    if not table.by:
+def first_setting(
+    table: QualityRecords | None, question: str, index: str | None, topk: int | None, measure: str | None
+) -> Setting:
+    """What a panel starts with; None is the first recorded, of topk the nearest to a 64th of the longest text, as the
+    2,048 of 128K in the paper.
+
+    Raises:
+        ValueError: a question that there is not, or what was not recorded.
+    """
+    question = _one_of("question", question, list(QUESTIONS))
+    if table is None or not table.by:
         return Setting(question, index or "", topk or 0, measure or "task")
-    sources = table.values("source")
-    index = sources[0] if index is None else index
-    if topk is None:
-        longest = max(table.values("length", source=index), default=0)
-        topk = min(table.values("topk", source=index), key=lambda one: abs(one - longest / 64), default=0)
-    kinds = [kind for kind in KINDS if kind in table.values("kind", source=index, topk=topk)]
-    return Setting(question, index, topk, measure or next(iter(kinds), "task"))
+    index = _one_of("index", index, table.values("source"))
+    longest = table.values("length", source=index)[-1]
+    topks = sorted(table.values("topk", source=index), key=lambda one: abs(one - longest / 64))
+    topk = _one_of("topk", topk, topks)
+    recorded = table.values("kind", source=index, topk=topk)
+    return Setting(question, index, topk, _one_of("measure", measure, [kind for kind in KINDS if kind in recorded]))
+
+
+def _one_of(name: str, value, known: list):
+    """The value, where None is the first that is known."""
+    if value is not None and value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+    return known[0] if value is None else value
 
 
 def systems_of(points: Iterable[Point]) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from activations.quality_records import FEWEST, FULL, Estimate
+from activations.quality_records import DENSE, FEWEST, FULL, Estimate, base_of
 from qp_kernels.results import Results
 from widgets.quality_paper import LOSES_AT, LOSES_AT_TOPK, QUOTED, SCALES
-from widgets.quality_view import ALL, DENSE, LONGEST, Point, QualityView, systems_of
+from widgets.quality_view import ALL, LONGEST, Point, QualityView, systems_of
 
 NAMES = {
     FULL: "full attention",
@@ -197,7 +197,7 @@ def frame_rows(view: QualityView) -> list[dict]:
         row = {"length": int(point.x)} if _over(view) else {}
         row |= {"system": name_of(point, view.setting.question), "setting": point.label}
         row |= {unit: scale * point.level.value, "low": scale * point.level.low, "high": scale * point.level.high}
-        given, base = point.against, {FULL: None, DENSE: FULL}.get(point.system, DENSE)
+        given, base = point.against, base_of(point.system)
         row |= {"difference from": "" if given is None else base}
         for name in ("value", "low", "high"):
             key = "difference" if name == "value" else f"difference {name}"

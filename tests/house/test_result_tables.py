@@ -105,6 +105,33 @@ def test_tables_of_index_selection(result_tables, made_up):
     assert "earlier" not in result_tables.render(text, result_tables.index_tables.TABLES)
 
 
+def test_table_of_quality(result_tables, tmp_path, monkeypatch):
+    """Every system has a row for each source, and is bold where it differs from dense selection on the same samples."""
+
+    def record(kind, name, system, each, losses, source="attention"):
+        what = {"kind": kind, "name": name, "length": 4096, "topk": 64, "source": source, "system": system}
+        return {**what, "label": system, "counts": True, "each": each, "each_loss": losses}
+
+    ones, losses = " ".join("1" * 20), " ".join(["2.0"] * 20)
+    wrong, worse = " ".join("0" * 10 + "1" * 10), " ".join(["2.5"] * 20)
+    records = [
+        record(kind, name, system, each, loss, source)
+        for source in ("attention", "distilled")
+        for kind, name in (("task", "needle"), ("passage", "code"))
+        for system, each, loss in (("full", ones, losses), ("dense", ones, losses), ("hisa", wrong, worse))
+    ]
+    names, read, make = results.names, results.read, result_tables.quality_tables.quality
+    monkeypatch.setattr(results, "names", lambda: names(folder=tmp_path))
+    monkeypatch.setattr(results, "read", lambda name: read(name, folder=tmp_path))
+    assert make() == result_tables.quality_tables.NOT_RECORDED
+    results.write("quality", records[:-1], folder=tmp_path, device="cpu", about={"model": "small"})
+    text = make()
+    assert text.count("<sub>") == 2 and text.count("| HISA | **50.0 [30, 70]** |") == 2
+    assert "topk 64 at 4,096: tasks, % | topk 64 at 4,096: nats lost | the paper, % |" in text
+    assert "| dense selection | 100.0 [84, 100] | +0.0000 [+0.0000, +0.0000] | 90.45 |" in text
+    assert text.count("**+0.5000 [+0.5000, +0.5000]** | 62.46 |") == 1 and text.count("| – | 62.46 |") == 1
+
+
 def test_without_results_it_says_so(result_tables, monkeypatch, tmp_path):
     read = results.read
     monkeypatch.setattr(results, "read", lambda name: read(name, folder=tmp_path))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from pathlib import Path
+
+import plotly.graph_objects as go
 
 from activations.quality_records import FIELDS, QualityRecords
 from qp_kernels import results
@@ -15,6 +18,8 @@ from widgets.quality_words import caption_of, code_of, frame_rows, sentence
 from widgets.recorded_results import open_results, recorded_or_none
 
 RECORDED = "quality"
+# Lines under a still figure.
+LETTERS_A_LINE, LINE_PX, UNDER_PX = 150, 16, -50
 
 
 class QualityExplorer(ControlledPanel):
@@ -53,15 +58,12 @@ class QualityExplorer(ControlledPanel):
         length: int | str = LONGEST,
     ):
         self._found, self._code, self._table = open_quality(source)
-        first = first_setting(self._table or QualityRecords([]), question, index, topk, measure)
+        first = first_setting(self._table, question, index, topk, measure)
         super().__init__(quality_figure(), ("draw",))
         try:
             self._adopt(QualityControls(first))
             self._offer(first)
             self.only.value, self.length.value = only, length
-            for name, value in (("index", index), ("topk", topk), ("measure", measure)):
-                if value is not None and self._table:
-                    getattr(self, name).value = value
             self.arrange(*self._controls.arrange())
         except BaseException:
             self.close()
@@ -126,6 +128,16 @@ class QualityExplorer(ControlledPanel):
         import pandas as pd
 
         return pd.DataFrame(frame_rows(self._other(question, more)))
+
+    def snapshot(self) -> go.Figure:
+        """As of every panel; what stands under it is longer than a line."""
+        figure, y = super().snapshot(), UNDER_PX
+        for note in figure.layout.annotations[-2:]:
+            lines = textwrap.wrap(note.text, LETTERS_A_LINE)
+            note.update(text="<br>".join(lines), yanchor="top", yshift=y)
+            y -= LINE_PX * len(lines) + 4
+        figure.update_layout(height=figure.layout.height - y, margin_b=figure.layout.margin.b - y)
+        return figure
 
     def code(self) -> str:
         view = self._need_view()

@@ -1,0 +1,90 @@
+"""Records of quality: what systems are compared on, and what a difference allows to say."""
+
+import pytest
+
+from activations.quality_records import FEWEST, Asked, Estimate, QualityRecords, share
+from qp_kernels.intervals import bootstrap, wilson
+
+WHAT = {"length": 512, "topk": 16, "source": "attention", "label": "x"}
+
+
+def task(name, system, right, **more):
+    losses = " ".join("1.0" for _ in right.split())
+    return {
+        **WHAT,
+        "kind": "task",
+        "name": name,
+        "system": system,
+        "each": right,
+        "each_loss": losses,
+        "counts": True,
+    } | more
+
+
+def passage(name, system, losses, **more):
+    return {**WHAT, "kind": "passage", "name": name, "system": system, "each_loss": losses, "counts": True} | more
+
+
+def test_systems_are_compared_on_what_each_was_asked():
+    table = QualityRecords(
+        [
+            task("needle", "full", "1 1"),
+            task("needle", "dense", "1 0"),
+            task("copying", "full", "0 1"),
+            passage("code", "full", "2.0"),
+        ]
+    )
+    needle, copying = (Asked("task", name, 512, 16, "attention") for name in ("needle", "copying"))
+    assert table.asked(["full", "dense"]) == [needle] and table.asked(["full"], kind="task") == [needle, copying]
+    assert table.asked(["full"], name="needle", length=None) == [needle] and table.asked(["full"], length=1024) == []
+    assert table.systems(name="copying") == ["full"] and table.values("kind") == ["task", "passage"]
+    assert table.level("dense", [needle]) == Estimate(0.5, *wilson(1, 2), 2)
+    assert table.level("full", [needle, copying]) == Estimate(0.75, *bootstrap([[1, 1], [0, 1]]), 4)
+    assert table.difference("dense", "full", [needle]) == Estimate(-0.5, *bootstrap([[0, -1]]), 2, 1)
+
+
+def test_passages_are_told_by_what_is_lost_to_full_attention():
+    table = QualityRecords([passage("code", "full", "2.0 1.0"), passage("code", "dense", "2.5 1.25")])
+    (code,) = table.asked(["dense"])
+    assert table.level("dense", [code]) == Estimate(0.375, *bootstrap([[0.5, 0.25]]), 2, 2)
+    assert table.level("full", [code]) == Estimate(0.0, 0.0, 0.0, 2, 0)
+
+
+def test_what_does_not_count_is_left_out_and_a_later_record_holds():
+    lost = task("needle", "full", "0 1", counts=False, accuracy=0.5)
+    table = QualityRecords([lost, task("copying", "full", "0 0"), task("copying", "full", "1 1")])
+    (copying,) = table.asked(["full"])
+    assert copying.name == "copying" and table.level("full", [copying]).value == 1
+    assert table.left_out == {Asked("task", "needle", 512, 16, "attention"): 0.5}
+
+
+def test_each_task_counts_alike_and_equal_answers_have_an_interval_of_some_width():
+    assert share([[1, 0, 0, 0], [1]]).value == 0.625
+    assert share([[1, 1], [1, 1, 1]]) == Estimate(1.0, *wilson(5, 5), 5)
+    assert share([[0, 0], [0]]) == Estimate(0.0, *wilson(0, 3), 3)
+
+
+@pytest.mark.parametrize(
+    "low, high, differ, verdict",
+    [
+        (0.0, 0.0, 0, "same"),
+        (-0.2, 0.0, 8, "open"),
+        (-0.2, 0.1, 2, "open"),
+        (-0.2, -0.1, FEWEST - 1, "few"),
+        (-0.2, -0.1, FEWEST, "less"),
+        (0.1, 0.2, FEWEST, "more"),
+        (-0.3, -0.3, 1, "few"),
+    ],
+)
+def test_a_difference_is_claimed_only_where_interval_and_samples_carry_it(low, high, differ, verdict):
+    assert Estimate((low + high) / 2, low, high, 20, differ).verdict == verdict
+
+
+def test_records_that_do_not_go_together():
+    table = QualityRecords([task("needle", "full", "1 1"), task("needle", "dense", "1")])
+    with pytest.raises(ValueError, match="needle at 512 tokens: dense has 1 samples, full 2"):
+        table.difference("dense", "full", table.asked(["dense"]))
+    with pytest.raises(ValueError, match="at least one value"):
+        table.level("full", [])
+    with pytest.raises(KeyError):
+        table.level("hisa", table.asked(["dense"]))
