@@ -248,7 +248,7 @@ def _over(view: QualityView) -> str:
 
 def _tick(view: QualityView, x: float) -> str:
     if view.setting.question == "budget":
-        return f"{x:,.0f}<br>{x / view.setting.topk:.3g} topk"
+        return f"{x:,.0f} = {x / view.setting.topk:.3g} topk"
     return f"{x:,.0f}"
 
 

@@ -94,7 +94,20 @@ def _answers(view: QualityView) -> list[str]:
     if question != "length":
         return [_against(view, named, DENSE)]
     dense = [(p, NAMES[p.system]) for p in shown if p.system == DENSE]
-    return [_against(view, dense, FULL), _against(view, named, DENSE), _against(view, refine, "reuse")]
+    said = [_against(view, dense, FULL), _against(view, named, DENSE), _against(view, refine, "reuse")]
+    return [*said, _over_lengths(view, [name for name in ("refine", "reuse") if view.at(series=name)])]
+
+
+def _over_lengths(view: QualityView, systems: list[str]) -> str:
+    """At which of several lengths systems are worse than dense selection."""
+    if len(view.places) < 2 or not systems:
+        return ""
+    measure, parts = view.setting.measure, []
+    for system in systems:
+        shown = [p for p in view.at(series=system) if p.against and verdict(p.against, measure) == "worse"]
+        at = _listed(f"{p.x:,.0f}" for p in shown) if shown else "none"
+        parts.append(f"{NAMES[system]} at {at}")
+    return f"Of {len(view.places)} lengths worse than dense selection: {'; '.join(parts)}"
 
 
 def _against(view: QualityView, points: list[tuple[Point, str]], other: str, words: str = "") -> str:

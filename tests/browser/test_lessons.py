@@ -251,3 +251,12 @@ def test_pivot_lesson(lab):
     lab.switch_theme("dark")
     lab.looks_right()
     lab.was_quiet()
+
+
+def test_quality_lesson(lab):
+    lab.open_notebook("09_rivals_and_quality.ipynb", theme="dark")
+    lab.run_all(timeout_s=120)
+    lab.wait_drawn()
+    lab.kernel("explorer.wait(60)", 60)
+    lab.looks_right()
+    lab.was_quiet()

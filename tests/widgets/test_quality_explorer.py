@@ -73,6 +73,11 @@ def test_the_sentence_claims_what_the_intervals_carry(make, folder, records):
     assert table.difference("refine", "dense", asked).verdict == "open"
     assert "No difference from dense selection is shown for Refine [" in panel.summary
     assert "Better than Reuse (points): Refine by " in panel.summary
+    here = {"source": "attention", "topk": 512, "kind": "task"}
+    lost = {n: table.difference("reuse", "dense", table.asked(["reuse"], length=n, **here)) for n in LENGTHS}
+    worse = [f"{n:,}" for n in LENGTHS if lost[n].verdict == "less"]
+    assert len(worse) == 2
+    assert panel.summary.endswith(f"lengths worse than dense selection: Refine at none; Reuse at {' and '.join(worse)}")
     choose(panel, measure="passage")
     lost = table.difference(
         "refine", "dense", table.asked(["refine"], source="attention", topk=512, kind="passage", length=32768)
@@ -112,7 +117,7 @@ def test_rivals_have_a_row_each_with_the_paper_in_the_same_row(make, folder, tra
 )
 def test_g_and_c_come_from_the_labels(make, folder, trace_of, question, places, words):
     panel = make(folder, question=question)
-    assert [text.split("<br>")[0] for text in panel.figure.layout.xaxis.ticktext] == [f"{n:,}" for n in places]
+    assert [text.split(" = ")[0] for text in panel.figure.layout.xaxis.ticktext] == [f"{n:,}" for n in places]
     assert len(trace_of(panel, "refine").x) == len(places) and words in panel.summary
     assert len(trace_of(panel, "dense").x) == 2, "a line to compare with"
     marked = trace_of(panel, "paper_mark")
