@@ -212,11 +212,12 @@ def frame_rows(view: QualityView) -> list[dict]:
         row |= {unit: scale * point.level.value, "low": scale * point.level.low, "high": scale * point.level.high}
         given, base = point.against, base_of(point.system)
         row |= {"difference from": "" if given is None else base}
+        paper = None if _over(view) else point.paper  # of a longer text than any of these lengths
         for name in ("value", "low", "high"):
             key = "difference" if name == "value" else f"difference {name}"
             row[key] = None if given is None else scale * getattr(given, name)
         shown = "" if given is None else told(given, view.setting.measure)
-        rows.append(row | {"shown": shown, "samples": point.level.samples, "paper %": point.paper})
+        rows.append(row | {"shown": shown, "samples": point.level.samples, "paper %": paper})
     return rows
 
 
