@@ -89,10 +89,28 @@ class QualityRecords:
         wanted = set(systems)
         return [one for one, found in self.by.items() if _fits(one, fixed) and wanted <= set(found)]
 
-    def longest(self, systems: Iterable[str], **fixed) -> int | None:
-        """The longest length at which all of these systems were asked something, else at which any was; None: none."""
+    def comparable(self, systems: Iterable[str], **fixed) -> tuple[list[str], list[Asked]]:
+        """Systems, and what each of them was asked, so that as many answers as can be are compared.
+
+        A run that was cut off has asked some systems less than others. Either what these lack is left out, or they are:
+        whatever leaves more. Full attention and dense selection stay, beside which the others are seen.
+        """
+        each = {name: found for name in systems if (found := self.asked([name], **fixed))}
+        needed = [name for name in (FULL, DENSE) if name in each]
+        base = set(self.asked(needed, **fixed))
+        best: tuple[list[str], list[Asked]] = ([], [])
+        for found in each.values():
+            shared = [one for one in found if one in base]
+            fit = [name for name, other in each.items() if shared and set(shared) <= set(other)]
+            if (len(fit) * len(shared), len(fit)) > (len(best[0]) * len(best[1]), len(best[0])):
+                best = (fit, shared)
+        return best
+
+    def longest(self, systems: Sequence[str], **fixed) -> int | None:
+        """The longest length at which most of these systems can be compared: three quarters of as many as anywhere."""
         lengths = self.values("length", **fixed)
-        return max([n for n in lengths if self.asked(systems, **fixed, length=n)] or lengths, default=None)
+        counts = {n: len(self.comparable(systems, **fixed, length=n)[0]) for n in lengths}
+        return max((n for n in lengths if counts[n] >= 0.75 * max(counts.values())), default=None)
 
     def level(self, system: str, asked: Sequence[Asked]) -> Estimate:
         """Of tasks the share that a system answers, of passages how much more they lose than with full attention.

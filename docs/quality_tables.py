@@ -27,7 +27,8 @@ def quality() -> str:
 
 
 ABOUT = "95 % intervals. Bold: differs from dense selection (which: from full attention) on the same samples."
-ABOUT += f" Averages are over what every system of a column was asked. The paper: {QUOTED}, RULER at 128K."
+ABOUT += " Averages are over what every system of a column was asked; –: it was asked less."
+ABOUT += f" The paper: {QUOTED}, RULER at 128K."
 
 
 def of_source(table: QualityRecords, source: str) -> list[str]:
@@ -38,7 +39,7 @@ def of_source(table: QualityRecords, source: str) -> list[str]:
             here = {"source": source, "topk": topk, "kind": kind}
             names = table.systems(**here)
             length = table.longest(names, **here)
-            if asked := table.asked(names, **here, length=length) if names else []:
+            if asked := table.comparable(names, **here, length=length)[1]:
                 columns.append((f"topk {topk:,} at {length:,}: {WHAT[kind]}", asked))
     systems = table.systems(source=source)
     lines = [row("system", *(head for head, _ in columns), "the paper, %")]

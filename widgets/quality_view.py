@@ -74,14 +74,14 @@ class QualityView:
 
     Attributes:
         points: From left to right or from the top. asked: What they were asked, place -> list.
-        lacking: Lengths at which the systems have nothing in common.
+        lacking: Systems that were asked too little to be compared, and at which length; None: at those that are shown.
         table: What differences are taken from.
     """
 
     setting: Setting
     points: tuple[Point, ...] = ()
     asked: dict[float, list[Asked]] = field(default_factory=dict)
-    lacking: tuple[int, ...] = ()
+    lacking: tuple[tuple[str, int | None], ...] = ()
     table: QualityRecords | None = None
 
     def at(self, x: float | None = None, series: str | None = None) -> list[Point]:
@@ -96,9 +96,16 @@ class QualityView:
         return sorted({p.x for p in self.points if p.x is not None})
 
     @property
+    def place(self) -> float | None:
+        """What the sentence is about: over lengths the longest that has the most systems; None is the whole picture."""
+        if self.setting.question != "length" or not self.places:
+            return None
+        return max(self.places, key=lambda x: (len(self.at(x)), x))
+
+    @property
     def compared(self) -> list[Asked]:
-        """What the sentence is about: of the longest length in a picture over lengths."""
-        return self.asked[max(self.asked)] if self.asked else []
+        """What the systems of the sentence were asked."""
+        return self.asked.get(self.place or 0.0, [])
 
     def difference(self, system: str, other: str) -> Estimate | None:
         """Between two systems of the picture, where the sentence is; None where one is missing."""
@@ -110,15 +117,14 @@ def look(table: QualityRecords, setting: Setting) -> QualityView:
     """The picture of a setting; empty where nothing was asked."""
     if setting.question == "length":
         return _over_lengths(table, setting)
-    known = _systems(table, setting.question, setting.fixed)
-    lengths = table.values("length", **setting.fixed)
-    length = {LONGEST: table.longest(known, **setting.fixed), ALL: None}.get(setting.length, setting.length)
-    here = setting.fixed | {"length": length}
+    length = setting.length
+    if length == LONGEST:
+        length = table.longest(_systems(table, setting.question, setting.fixed), **setting.fixed)
+    here = setting.fixed | {"length": None if length == ALL else length}
     known = _systems(table, setting.question, here)
-    asked = table.asked(known, **here)
-    if not asked or not known:
-        return QualityView(setting, lacking=tuple(lengths if known else ()), table=table)
-    points = [_point(table, setting, name, asked, None) for name in known]
+    shown, asked = table.comparable(known, **here)
+    lacking = tuple((name, None) for name in known if name not in shown)
+    points = [_point(table, setting, name, asked, None) for name in shown]
     if setting.question in ROWS:
         rows = [p for p in points if p.series != "full"]
         placed = [replace(p, x=float(i)) for i, p in enumerate(rows)]
@@ -127,7 +133,7 @@ def look(table: QualityRecords, setting: Setting) -> QualityView:
         placed.sort(key=lambda p: p.x)
     there = systems_of(placed)
     references = [p for p in points if p.system not in there]
-    return QualityView(setting, (*references, *placed), {0.0: asked}, table=table)
+    return QualityView(setting, (*references, *placed), {0.0: asked} if asked else {}, lacking, table)
 
 
 def _over_lengths(table: QualityRecords, setting: Setting) -> QualityView:
@@ -136,12 +142,11 @@ def _over_lengths(table: QualityRecords, setting: Setting) -> QualityView:
     for length in table.values("length", **setting.fixed):
         here = setting.fixed | {"length": length}
         known = _systems(table, setting.question, here)
-        shared = table.asked(known, **here) if known else []
+        shown, shared = table.comparable(known, **here)
+        lacking += [(name, length) for name in known if name not in shown]
         if shared:
             asked[float(length)] = shared
-            points += [_point(table, setting, name, shared, float(length)) for name in known]
-        elif known:
-            lacking.append(length)
+            points += [_point(table, setting, name, shared, float(length)) for name in shown]
     return QualityView(setting, tuple(points), asked, tuple(lacking), table)
 
 

@@ -74,7 +74,7 @@ def sentence(view: QualityView) -> str:
 
 def _shown(view: QualityView) -> list[Point]:
     """The points that the sentence is about: over lengths those of the longest."""
-    return view.at(max(view.places)) if _over(view) else list(view.points)
+    return view.at(view.place) if _over(view) else list(view.points)
 
 
 def _scale(view: QualityView) -> list[Point]:
@@ -182,8 +182,8 @@ def caption_of(view: QualityView, found: Results | None) -> str:
     parts.append(f"mean of {_listed(_names(view))}" if len(_names(view)) > 1 else "")
     parts.append("95 % intervals, of differences on the same samples")
     if view.lacking:
-        listed = _listed(f"{length:,}" for length in view.lacking)
-        parts.append(f"not all were asked the same at {listed} tokens, which are left out")
+        listed = _listed(NAMES.get(name, name) + (f" at {n:,}" if n else "") for name, n in view.lacking)
+        parts.append(f"asked too little to be compared, and left out: {listed}")
     if gone := _left_out(view):
         parts.append(f"does not count, as full attention answers too few: {gone}")
     if view.setting.question == "budget":

@@ -43,6 +43,30 @@ def test_systems_are_compared_on_what_each_was_asked():
     assert table.difference("dense", "full", [needle]) == Estimate(-0.5, *bootstrap([[0, -1]]), 2, 1)
 
 
+def test_what_a_system_lacks_is_left_out_or_the_system_whatever_leaves_more():
+    def names(**each):
+        asked = [task(name, system, "1 0") for system, tasks in each.items() for name in tasks.split()]
+        shown, found = QualityRecords(asked).comparable(list(each))
+        return shown, [one.name for one in found]
+
+    assert names(full="a b c", dense="a b c", hisa="a") == (["full", "dense"], ["a", "b", "c"])
+    assert names(full="a b", dense="a b", hisa="a", misa="a") == (["full", "dense", "hisa", "misa"], ["a"])
+    assert names(full="a b", dense="a", hisa="a b", misa="b") == (["full", "dense", "hisa"], ["a"])
+    assert names(full="a", dense="b", hisa="a") == ([], []) and names(hisa="a") == (["hisa"], ["a"])
+
+
+def test_the_longest_length_is_one_that_most_systems_have():
+    def records(**each):
+        return [
+            task("a", name, "1", length=n) for name, longest in each.items() for n in (512, 1024, 2048) if n <= longest
+        ]
+
+    systems = ["full", "dense", "reuse", "hisa"]
+    assert QualityRecords(records(full=2048, dense=2048, reuse=2048, hisa=512)).longest(systems) == 2048
+    assert QualityRecords(records(full=2048, dense=2048, reuse=1024, hisa=1024)).longest(systems) == 1024
+    assert QualityRecords([]).longest(systems) is None
+
+
 def test_passages_are_told_by_what_is_lost_to_full_attention():
     table = QualityRecords([passage("code", "full", "2.0 1.0"), passage("code", "dense", "2.5 1.25")])
     (code,) = table.asked(["dense"])

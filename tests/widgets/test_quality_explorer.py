@@ -177,12 +177,12 @@ def test_without_a_record_it_says_how_to_make_one(make, monkeypatch, tmp_path):
     choose(panel, question="rivals")
 
 
-def test_a_run_that_was_cut_off(opened, records, trace_of):
+def test_a_run_that_was_cut_off_among_tasks(opened, records, trace_of):
     """It ended among the systems of the second task at the longest length."""
     cut = next(
         i
         for i, r in enumerate(records)
-        if (r["length"], r["name"], r["system"], r["topk"]) == (32768, "multi-key needle", "reuse", 512)
+        if (r["length"], r["name"], r["system"], r["topk"]) == (32768, "multi-key needle", "dense", 512)
     )
     panel = opened(records[: cut + 1])
     assert panel.summary.startswith("32,768 tokens, topk = 512, 20 answers to needle")
@@ -195,10 +195,29 @@ def test_a_run_that_was_cut_off(opened, records, trace_of):
     assert panel.summary.startswith("32,768 tokens") and "60 answers" not in panel.summary
 
 
-def test_lengths_at_which_nothing_is_shared_are_told(opened, records):
+def test_a_run_that_was_cut_off_among_systems(opened, records, trace_of):
+    """HISA had been asked one task at the longest length, MISA nothing: both are left out there, no task is."""
+    kept = [
+        r
+        for r in records
+        if r["system"] not in ("hisa", "misa")
+        or (r["system"] == "hisa" and (r["length"] < 32768 or r["name"] == "needle"))
+    ]
+    panel = opened(kept, question="rivals")
+    assert panel.summary.startswith("32,768 tokens, topk = 512, 60 answers to 3 tasks") and "HISA" not in panel.summary
+    assert "asked too little to be compared, and left out: HISA" in panel.caption and len(panel.to_frame()) == 8
+    choose(panel, length=8192)
+    assert "HISA by" in panel.summary and "left out" not in panel.caption
+    choose(panel, only="needle", length="longest")
+    assert panel.summary.startswith("32,768 tokens") and "HISA by" in panel.summary
+
+
+def test_systems_that_share_nothing_with_dense_selection_are_told(opened, records):
     kept = [r for r in records if r["length"] < 32768 or (r["name"] == "needle") == (r["system"] in ("full", "dense"))]
     panel = opened(kept)
-    assert panel.summary.startswith("8,192 tokens") and "not all were asked the same at 32,768 tokens" in panel.caption
+    assert (
+        panel.summary.startswith("8,192 tokens") and "left out: Reuse at 32,768 and Refine at 32,768" in panel.caption
+    )
 
 
 @pytest.mark.parametrize("names", [("full",), ("full", "dense"), ("full", "hisa")])
