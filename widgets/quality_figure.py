@@ -28,7 +28,7 @@ from widgets.quality_paper import LOSES_AT, LOSES_AT_TOPK
 from widgets.quality_view import ROWS, SERIES, Point, QualityView
 from widgets.quality_words import NAMES, name_of
 
-HEIGHT, PLOT_PX, SIZE = 420, 320, 10
+HEIGHT, PLOT_PX, SIZE = 436, 320, 10
 LIFT_PX, HEAD_PX = 15, 44  # of a number above its dot, of the name of full attention above the first row
 DASHES = {"full": "dot", "dense": "dash", "reuse": "dashdot", "refine": "solid", "rivals": "solid"}
 DODGE = {"full": -0.09, "dense": -0.03, "refine": 0.03, "reuse": 0.09, "rivals": 0.0}  # so that intervals stand apart
@@ -81,7 +81,7 @@ def _layout() -> dict:
 
     return {
         **theme.layout(HEIGHT),
-        "margin": {"l": 132, "r": 28, "t": 52, "b": 48},
+        "margin": {"l": 132, "r": 28, "t": 68, "b": 48},
         "xaxis": theme.axis("", anchor="y"),
         "yaxis": theme.axis("", anchor="x"),
         "xaxis2": theme.axis("", anchor="y2"),
@@ -282,5 +282,5 @@ def _common(view: QualityView, quoted: bool) -> dict:
         **{f"{axis}.visible": True for axis in ("xaxis", "yaxis")},
         **{f"{axis}.visible": quoted for axis in ("xaxis2", "yaxis2")},
         "annotations[0].text": f"<b>{what}{only}</b>, 95 % intervals<br>{hollow}",
-        "annotations[1].text": f"<b>The paper</b>, DeepSeek-V3.2{scale}" if quoted else "",
+        "annotations[1].text": f"<b>The paper</b><br>DeepSeek-V3.2{scale}" if quoted else "",
     }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from widgets.controls import GridSlider, k_grid, linear_grid, p_grid
+from widgets.controls import GridSlider, choice, k_grid, linear_grid, p_grid
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 3, 17, 50257, 262144])
@@ -103,3 +103,18 @@ def test_float_slider_takes_numpy_and_whole_numbers():
 def test_the_slider_starts_where_the_value_is_also_at_0():
     slider = GridSlider("shift", "shift", linear_grid(-10, 10, 1), 0.0)
     assert slider._slider.value == 10
+
+
+def test_a_choice_keeps_its_value_among_new_options_or_takes_the_nearest():
+    one = choice("topk", [("256", 256), ("512", 512)], 512)
+    seen = []
+    one.observe(lambda change: seen.append(change["new"]), "value")
+    one.offer([("512", 512), ("2,048", 2048)])
+    assert one.value == 512 and [value for _, value in one.options] == [512, 2048]
+    one.offer([("64", 64), ("2,048", 2048)])
+    assert one.value == 64
+    words = choice("rows", ["gauss", "live"], "live")
+    words.offer([("normal", "gauss"), ("made up", "lie")])
+    assert words.value == "gauss"
+    one.close()
+    words.close()
