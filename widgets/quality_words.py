@@ -69,7 +69,8 @@ def sentence(view: QualityView) -> str:
     if not view.compared:
         return f"{_setting(view)}: nothing was asked of all these systems, or no task counts"
     levels = ", ".join(f"{name_of(p)} answers {level(p.level, 'task')}" for p in _scale(view))
-    return ". ".join([f"{_where(view)}: {levels}" if levels else _where(view), *filter(None, _answers(view))])
+    said = [one for one in _answers(view) if one] or ["No system of this question was asked the same"]
+    return ". ".join([f"{_where(view)}: {levels}" if levels else _where(view), *said])
 
 
 def _shown(view: QualityView) -> list[Point]:
