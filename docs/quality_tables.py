@@ -46,7 +46,9 @@ def of_source(table: QualityRecords, source: str) -> list[str]:
     for system in systems:
         label = next(found[system]["label"] for found in table.by.values() if system in found)
         cells = [cell(table, system, asked) for _, asked in columns]
-        lines.append(row(NAMES.get(system, label), *cells, f"{RULER[system]:g}" if system in RULER else ""))
+        name = NAMES.get(system, label)
+        name = f"Refine, {name}" if name.startswith("proxy") else name
+        lines.append(row(name, *cells, f"{RULER[system]:g}" if system in RULER else ""))
     return lines
 
 
