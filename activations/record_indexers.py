@@ -38,7 +38,7 @@ def record_indexers(
         trained_on = (
             "sources of the standard library, and the second half of pydoc's topics without what the first half "
         )
-        trained_on += "half says too: activations.texts.training_texts()"
+        trained_on += "says too: activations.texts.training_texts()"
     for indexer in found.indexers.values():
         indexer.meta["training"]["texts"] = trained_on
         if lm.name == gemma.NAME:

@@ -199,7 +199,7 @@ def test(options):
 
 
 def spread(how):
-    """Arguments for several processes: "worksteal", or "loadfile" where tests of a file share what takes long to make."""
+    """Arguments for several processes: "worksteal", or "loadfile" where tests of a file share what takes long."""
     return ["-n", str(min(MOST_PROCESSES, os.cpu_count() or 1)), "--dist", how]
 
 
