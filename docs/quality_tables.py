@@ -1,9 +1,12 @@
-"""The table of benchmarks/README.md: what each selection costs, from quality.json in data/results."""
+"""The tables of benchmarks/README.md: what each selection costs, from data/results, and how good the indexers are."""
 
 from __future__ import annotations
 
+import json
+
 from table_text import plain_table, row
 
+from activations.indexer_file import FOLDER
 from activations.quality_records import KINDS, QualityRecords, base_of
 from qp_kernels import results
 from widgets.quality_paper import QUOTED, RULER
@@ -72,4 +75,36 @@ def cell(table: QualityRecords, system: str, asked: list) -> str:
     return f"**{text}**" if shown else text
 
 
-TABLES = {"quality": quality}
+def indexers() -> str:
+    """How good the indexers of data/indexers are, by length and layer, beside the layers' own attention as an index."""
+    own = {(r["tokens"], r["layer"]): r for r in results.read("index_captures_gpu").records if r["kind"] == "selection"}
+    files = [json.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("indexer_layer_*.json"))]
+    report = sorted((r for file in files for r in file["meta"]["quality"]), key=lambda r: (r["tokens"], r["layer"]))
+    heads = "tokens, topk|layer|KL, nats|attention kept: best, dense, Refine|dense of the best|keys found by Refine"
+    lines = [row(*heads.split("|"), "by Reuse", "neighbours share", "union of 4, in k")]
+    for one in report:
+        other = own.get((one["tokens"], one["layer"]), {})
+        kept = ", ".join(_hundredths(one[f"mass_{name}"]) for name in ("best", "dense", "refine"))
+        of_best = _beside(one["mass_dense"] / one["mass_best"], other and other["mass_dense"] / other["mass_best"])
+        shares = [_beside(one[name], other.get(name)) for name in ("recall_refine", "recall_reuse")]
+        shares += [_beside(one[name], other.get(name)) for name in ("adjacent_overlap", "union_over_k")]
+        where = f"{one['tokens']:,}, {one['topk']:,}"
+        lines.append(row(where, str(one["layer"]), f"{one['kl']:.2f}", kept, of_best, *shares))
+    lines.insert(1, "|" + "---|" * (lines[0].count("|") - 1))
+    return "\n".join(lines) + f"\n\n<sub>{ABOUT_INDEXERS}</sub>\n"
+
+
+ABOUT_INDEXERS = "Means over 512 queries in the second half of so many tokens of pydoc's topics, which training does "
+ABOUT_INDEXERS += "not see; g = 4, c = 2 topk. In brackets the same with the layer's own queries and keys as the index, "
+ABOUT_INDEXERS += "on a GPU. DeepSeek-V3.2 at topk 2,048, by the paper on PIVOT: neighbours share .80, union of four 1.43."
+
+
+def _hundredths(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")
+
+
+def _beside(value: float, other: float | None) -> str:
+    return f"{_hundredths(value)} ({_hundredths(other)})" if other else _hundredths(value)
+
+
+TABLES = {"quality": quality, "indexers": indexers}
