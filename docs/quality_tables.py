@@ -95,7 +95,7 @@ def indexers() -> str:
 
 
 ABOUT_INDEXERS = "Means over 512 queries in the second half of so many tokens of pydoc's topics, unseen in training; "
-ABOUT_INDEXERS += "g = 4, c = 2 topk. In brackets the same with the layer's own queries and keys as the index, on a GPU. "
+ABOUT_INDEXERS += "g = 4, c = 2 topk. In brackets the same with the layer's own queries and keys as index, on a GPU. "
 ABOUT_INDEXERS += "DeepSeek-V3.2 at topk 2,048, by the paper on PIVOT: neighbours share .80, union of four 1.43."
 
 
