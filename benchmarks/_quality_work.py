@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
 import torch
 
@@ -67,12 +67,21 @@ def here(asker: Asker) -> Ask:
 
 
 def in_processes(pool: ProcessPoolExecutor) -> Ask:
-    """The same in the processes of a `pool_of`, begun in order and given as they are ready."""
+    """The same in the processes of a `pool_of`, begun in order and given as they are ready.
+
+    Where one raises, what is done by then is given, nothing new is begun, and the error raised.
+    """
 
     def ask(method: str, calls: Iterable[tuple]) -> Iterator[tuple[tuple, object]]:
-        futures = {pool.submit(_call, method, call): call for call in calls}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        waiting = {pool.submit(_call, method, call): call for call in calls}
+        try:
+            while waiting:
+                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in sorted(done, key=lambda one: one.exception() is not None):
+                    yield waiting.pop(future), future.result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
     return ask
 

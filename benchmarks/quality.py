@@ -5,9 +5,10 @@
 
 The layers that see the whole text attend to selected keys only, in prefill and decode. The index is their own queries
 and keys, or with `--source attention distilled` also the indexers that `make indexers` trained. A task counts only at
-lengths where full attention answers 60 % of the examples; else no other system is asked. Shares have Wilson intervals,
-means bootstrap intervals, both of 95 %; differences from full attention are paired. Nothing is chosen by what is
-measured here: the greedy pattern of IndexCache is found on passages of another split. `--record` writes
+lengths where full attention answers 60 % of the same examples; else no other system is asked, and full attention looks
+a little better than it is. Shares have Wilson intervals, means bootstrap intervals, both of 95 %; differences from full
+attention are paired. Nothing else is chosen by what is measured here: the greedy pattern of IndexCache is found on
+passages of another split. `--record` writes
 data/results/quality.json after each answer; `--seconds` ends early, `--resume` goes on from there. One process leaves
 a large GPU half idle: `--workers 8` share it.
 """
@@ -30,6 +31,7 @@ import _quality_work as work  # noqa: E402
 
 import activations  # noqa: E402
 from activations import passages, quality, tasks, texts  # noqa: E402
+from activations.indexer_file import digest_of, indexer_for  # noqa: E402
 from activations.quality_records import KINDS, QualityRecords  # noqa: E402
 from activations.selection import Selection, systems  # noqa: E402
 from qp_kernels import results  # noqa: E402
@@ -38,6 +40,8 @@ from qp_kernels.pivot import index_cache_greedy  # noqa: E402
 CALIBRATION = 4  # passages of each kind that the greedy pattern is found on
 KEPT = 2  # layers that select in it
 GREEDY = "index cache greedy"
+# Options that change no number of the record, or that `about` tells better, and how many words follow each.
+NOT_TOLD = {"--folder": 1, "--indexers": 1, "--seconds": 1, "--workers": 1, "--resume": 0}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,6 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
     about |= {"layers": " ".join(map(str, layers)), "samples": options.samples, "first_seed": options.seed}
     about |= {"level": 0.95, "counts_from": quality.COUNTS_FROM, "chunk": options.chunk, "texts": texts.PSF_LICENCE}
     chosen = all_chosen(lm, layers, options)
+    if not chosen:
+        raise SystemExit("every length is at most topk: there is nothing to select")
+    if "distilled" in options.source:
+        about["indexers"] = indexers_digest(lm, layers, options.indexers)
     patterns = {key: some[GREEDY].pattern for key, (some, _) in chosen.items() if GREEDY in some}
     about |= {f"greedy_pattern_{source}_{topk}": pattern for (source, topk), pattern in patterns.items()}
     records, about = earlier(options, about)
@@ -133,6 +141,12 @@ def all_chosen(lm, layers: list[int], options, patterns: dict | None = None) -> 
     return chosen
 
 
+def indexers_digest(lm, layers: list[int], given: str | None) -> str:
+    """The beginning of the sha256 of their weights: records of other ones do not belong together."""
+    states = {layer: indexer_for(lm, layer, given).state_dict() for layer in layers}
+    return digest_of({f"{layer} {name}": part for layer, state in states.items() for name, part in state.items()})[:16]
+
+
 def asker_of(layers: list[int], options, patterns: dict, end: float) -> work.Asker:
     """In a process of its own, with a model of its own."""
     torch.set_num_threads(1)
@@ -181,12 +195,16 @@ def parser() -> argparse.ArgumentParser:
 
 def told(given: list[str]) -> list[str]:
     """The arguments as others can use them: quoted, and without a place or the patience of this machine."""
-    found = list(given)
-    for name, values in (("--folder", 1), ("--indexers", 1), ("--seconds", 1), ("--resume", 0), ("--workers", 1)):
-        if name in found:
-            at = found.index(name)
-            del found[at : at + 1 + values]
-    return [f"'{word}'" if " " in word else word for word in found]
+    found, leave = [], 0
+    for word in given:
+        name, _, value = word.partition("=")
+        if name in NOT_TOLD:
+            leave = 0 if value else NOT_TOLD[name]
+        elif leave:
+            leave -= 1
+        else:
+            found.append(f"'{word}'" if " " in word else word)
+    return found
 
 
 def earlier(options, about: dict) -> tuple[list[dict], dict]:
@@ -198,7 +216,8 @@ def earlier(options, about: dict) -> tuple[list[dict], dict]:
     if options.record not in results.names(folder=options.folder):
         return [], about
     there = results.read(options.record, folder=options.folder)
-    if differs := [name for name, value in about.items() if there.about.get(name, value) != value]:
+    new = {name for name in about if name not in there.about and name.startswith("greedy_pattern")}
+    if differs := [name for name, value in about.items() if name not in new and there.about.get(name) != value]:
         raise SystemExit(f"{options.record} was made with another {', '.join(differs)}: record under another name")
     return there.records, {**there.about, **about}
 

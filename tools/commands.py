@@ -22,6 +22,7 @@ START = "notebooks/00_tokens_and_cuts.ipynb"
 FUZZERS = {"qrita": "tests/qp_kernels/fuzz.py", "index": "tests/qp_kernels/fuzz_index.py"}
 # Of tests; each may hold a model.
 MOST_PROCESSES = 4
+INTERPRETED = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
 SANITIZED = "tests/qp_kernels/sanitize.py"
 TERMS = "The default model is Gemma 3 270M; by using it you accept the Gemma Terms of Use: ai.google.dev/gemma/terms"
 
@@ -179,7 +180,7 @@ def prepare(venv, name=""):
 
 
 def test(options):
-    """Everything, from nothing: environment, model, browser, pytest (ruff included), whose line is the last."""
+    """Everything, from nothing: environment, model, browser, pytest three times, ruff included; the last line tells."""
     say(TERMS)
     venv = environment.ensure(["model", "dev"], options.python)
     prepare(venv)
@@ -188,14 +189,20 @@ def test(options):
     whole = {"QP_BROWSER": browser, "QP_TEST_ALL": "1"}
     if options.extra:
         return run_pytest(venv, options.extra, **whole)
-    failed = 0
-    if has_triton(venv):
-        say("the kernels in Triton's interpreter first")
-        failed |= run_pytest(venv, [*spread("worksteal"), KERNEL_TESTS], TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
-    say("what needs no browser")
-    failed |= run_pytest(venv, [*spread("loadfile"), "-m", "not browser"], **whole)
-    say("what has a browser, one at a time: it is timed")
-    return run_pytest(venv, ["-m", "browser"], **whole) or failed
+    runs = {
+        "the kernels in Triton's interpreter": ([*spread("worksteal"), KERNEL_TESTS], INTERPRETED),
+        "what needs no browser": ([*spread("loadfile"), "-m", "not browser"], whole),
+        "what has a browser, one at a time since it is timed": (["-m", "browser"], whole),
+    }
+    failed = []
+    for name, (arguments, variables) in runs.items():
+        if variables is INTERPRETED and not has_triton(venv):
+            continue
+        say(name)
+        if run_pytest(venv, arguments, **variables):
+            failed.append(name)
+    say("everything passed" if not failed else f"FAILED: {'; '.join(failed)}")
+    return int(bool(failed))
 
 
 def spread(how):

@@ -1,6 +1,7 @@
 """benchmarks/quality.py on a small model: what it asks, in which order, and what it records."""
 
 import importlib.util
+import time
 import types
 from pathlib import Path
 
@@ -186,7 +187,10 @@ def test_both_sources_of_the_index(bench, tmp_path):
     assert seen == [(source, name) for source in ("attention", "distilled") for name in ("full", "dense")]
     full, own, again, other = (r["loss"] for r in read.records)
     assert full == again and len({full, own, other}) == 3
-    assert "indexers" not in read.command
+    assert "indexers" not in read.command and len(read.about["indexers"]) == 16
+    distil(lm, [0, 1, 2], texts=[text], lengths=[20], steps=2, heads=3, dim=16, rope_dim=8).save(tmp_path / "indexers")
+    with pytest.raises(SystemExit, match="quality was made with another indexers"):
+        bench.main([*given, "--resume"])
 
 
 def test_further_topk_go_into_the_same_record(bench, tmp_path):
@@ -210,6 +214,7 @@ class Counting:
     def twice(self, number):
         if number < 0:
             raise ValueError("a negative number")
+        time.sleep(0.01)
         return self.first + 2 * number
 
 
@@ -217,8 +222,29 @@ def test_several_processes_answer_every_call(bench):
     with bench.work.pool_of(2, Counting, (100,)) as pool:
         ask = bench.work.in_processes(pool)
         assert dict(ask("twice", [(i,) for i in range(9)])) == {(i,): 100 + 2 * i for i in range(9)}
+        given = []
         with pytest.raises(ValueError, match="a negative number"):
-            list(ask("twice", [(1,), (-1,)]))
+            given.extend(value for _, value in ask("twice", [(-1,), *((i,) for i in range(1000))]))
+        assert len(given) < 1000, "what was queued is not begun after an error"
+
+
+def test_what_others_found_before_an_error_is_given(bench):
+    with bench.work.pool_of(1, Counting, (0,)) as pool:
+        given = []
+        with pytest.raises(ValueError, match="a negative number"):
+            for call, value in bench.work.in_processes(pool)("twice", [(1,), (2,), (-1,), (3,)]):
+                given.append((call, value))
+    assert ((1,), 2) in given and ((2,), 4) in given
+
+
+@pytest.mark.parametrize("given", [["--folder", "/x", "--workers", "3"], ["--folder=/x", "--resume"]])
+def test_places_of_one_machine_are_not_told(bench, given):
+    assert bench.told([*given, "--systems", "misa rerank"]) == ["--systems", "'misa rerank'"]
+
+
+def test_lengths_that_leave_nothing_to_select(bench):
+    with pytest.raises(SystemExit, match="every length is at most topk"):
+        bench.main([*SMALL, "--topk", "512"])
 
 
 def test_an_unknown_system(bench):
