@@ -100,16 +100,22 @@ def scan_blocks(of: Ranges, size: int, device: torch.device) -> Blocks:
     """Blocks of neighbouring rows that share lo."""
     if of.table is None:
         return Blocks(-(-of.rows // size), size, size, 1, None)
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(of.los) != 0]))
-    return _cut(starts, np.append(starts[1:], of.rows), np.arange(len(starts)), size, device, of)
+    starts, stops = _sharing(of)
+    return _cut(starts, stops, np.arange(len(starts)), size, device, of)
 
 
 def most_sharing(of: Ranges) -> int:
     """The most neighbouring rows that share lo."""
     if of.table is None:
         return of.rows
-    ends = np.flatnonzero(np.concatenate([np.diff(of.los) != 0, [True]]))
-    return int(np.diff(ends, prepend=-1).max())
+    starts, stops = _sharing(of)
+    return int((stops - starts).max())
+
+
+def _sharing(of: Ranges) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [starts[i], stops[i]) share lo, and the next one has another."""
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(of.los) != 0]))
+    return starts, np.append(starts[1:], of.rows)
 
 
 def even_count(starts: np.ndarray, stops: np.ndarray) -> int:
