@@ -210,11 +210,12 @@ class NeedleReader:
             ValueError: what `selected_attention` and the selection refuse, a budget that is too small for one.
         """
         prompt, places = self.needle.prompt, {}
-        given = {"layers": self.layers, "indexers": self.indexers, "earlier": self._earlier}
+        with torch.inference_mode():
+            cache = copy.deepcopy(self._cache)
+        given = {"layers": self.layers, "indexers": self.indexers, "earlier": (cache, self._earlier)}
         seen = _Seen(**vars(selection))
         with selected_attention(self.lm, seen, **given, watch=functools.partial(self._see, seen, places)) as run:
             with torch.inference_mode(), evaluating(self.lm.model):
-                cache = copy.deepcopy(self._cache)
                 states, cache = continued(self.lm.model, self._ids[self.read : prompt], cache)
                 states = states[-1:]
                 if len(self._ids) > prompt + 1:

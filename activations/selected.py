@@ -84,7 +84,7 @@ def selected_attention(
     *,
     layers: Sequence[int] | None = None,
     indexers: Mapping[int, Indexer] | None = None,
-    earlier: Mapping[int, Tensor] | None = None,
+    earlier: tuple[object, Mapping[int, Tensor]] | None = None,
     watch: Watch | None = None,
 ) -> Iterator[SelectedAttention]:
     """Have a model's global layers attend to selected keys only, for as long as the context lasts.
@@ -102,7 +102,8 @@ def selected_attention(
             scales in w; hidden is what the layer's attention module is given. One for every layer that makes a
             selection; `distilled_indexers` gives those that were distilled. Keys of earlier tokens are kept beside each
             cache.
-        earlier: layer -> keys [n, D] that its indexer made of the first n tokens: for a cache that was filled before.
+        earlier: For one cache that was filled before: the cache, and layer -> keys [n, D] that the indexer made of its
+            first n tokens. They hold for this object alone; a copy of it is another cache.
         watch: Called as watch(layer, start, selections): positions [S, <= topk] int32 of the tokens from `start` on,
             one tensor a key head, or one alone.
     Yields:
@@ -111,8 +112,9 @@ def selected_attention(
         ValueError: no layer, one without attention to the whole text or without an indexer. While it holds, from a call
             of the model: more than one sequence, padding, gradients, attention with soft caps, sinks or a bias (sparse
             attention has none of these), more tokens than a static cache has seen.
-        RuntimeError: from a call: the index keys of a cache's earlier tokens are not known, since it was not filled
-            here; a layer that shares a selection runs before the one that makes it.
+        RuntimeError: from a call: the index keys of a cache's earlier tokens are not known, since it was neither filled
+            here nor given as `earlier`, or with keys of fewer tokens; a layer that shares a selection runs before the
+            one that makes it.
 
     One sequence at a time (batch 1). PIVOT's groups begin anew with each call of the model: chunks whose length is a
     multiple of g give what one call gives, and a call of one token selects densely. The model is as before afterwards,
@@ -141,7 +143,9 @@ def selected_attention(
             index = None
             if indexers is not None and run._source[number] == number:
                 given = stack.enter_context(LayerInput(layer).hooked(lm.model))
-                index = _Indexed(given, indexers[layer], (earlier or {}).get(layer))
+                index = _Indexed(given, indexers[layer])
+                if earlier is not None and layer in earlier[1]:
+                    index.know(earlier[0], earlier[1][layer])
             stack.enter_context(attention_by(lm.model, layer, _attending(run, layer, index)))
         yield run
 
@@ -213,23 +217,27 @@ def _is_causal(mask, new: int, n: int) -> bool:
 class _Indexed:
     """The index that an indexer makes of a layer's input, with its keys of the tokens before, for each cache."""
 
-    def __init__(self, given: LayerInput, indexer: Indexer, earlier: Tensor | None):
-        self.given, self.indexer, self.earlier = given, indexer, earlier
+    def __init__(self, given: LayerInput, indexer: Indexer):
+        self.given, self.indexer = given, indexer
         self._keys: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    def know(self, cache: object, keys: Tensor) -> None:
+        """Take keys [n, D] for those of the first n tokens that a cache holds."""
+        self._keys[cache] = keys
 
     def __call__(self, start: int, new: int) -> tuple[Tensor, Tensor, Tensor]:
         """q [new, H, D], k [start + new, D], w [new, H]."""
         hidden, cache = self.given.hidden, self.given.cache
         q, k, w = self.indexer(hidden, torch.arange(start, start + new, device=hidden.device))
         if start:
-            before = self.earlier if cache is None else self._keys.get(cache, self.earlier)
+            before = None if cache is None else self._keys.get(cache)
             if before is None or len(before) < start:
                 known = 0 if before is None else len(before)
                 raise RuntimeError(
                     f"layer {self.given.layer} continues {start} tokens, of which the indexer has seen {known}: fill "
-                    "the cache within the same context"
+                    "the cache within the same context, or give its keys as `earlier`"
                 )
             k = torch.cat([before[:start], k])  # a cache may have been cropped
         if cache is not None:
-            self._keys[cache] = k
+            self.know(cache, k)
         return q, k, w

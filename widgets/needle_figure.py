@@ -135,6 +135,8 @@ def needed_traces(view: NeedleView) -> dict[str, dict]:
     places, left = view.shown.places, left_of(view)
     height = {layer: i for i, layer in enumerate(view.layers)}
     ends, traces = [-0.6, len(height) - 0.4], {}
+    what = "c" if view.at.system == "refine" else "k"
+    again = f"another {what} changes what later layers are given, and so their order"
     for name, inside in (("inside", True), ("outside", False)):
         mine = [layer for layer, place in places.items() if place.candidate == inside]
         traces[name] = {
@@ -142,10 +144,10 @@ def needed_traces(view: NeedleView) -> dict[str, dict]:
             "y": [height[layer] for layer in mine],
             "text": [f"  {_needed(view, layer)}" for layer in mine],
             "textposition": ["middle left" if places[n].needed > 0.4 * view.n_keys else "middle right" for n in mine],
-            "customdata": [_fate(view, layer) for layer in mine],
+            "customdata": [f"{_fate(view, layer)}<br>{again}" for layer in mine],
         }
     cut = [] if view.cut is None else [view.cut]
-    words = f"{'c' if view.at.system == 'refine' else 'k'} = {view.cut or 0:,}"
+    words = f"{what} = {view.cut or 0:,}"
     traces["cut"] = {"x": cut * 2, "y": ends * len(cut), "text": [words, ""] * len(cut)}
     box = {"x": [left, *cut, *cut, left], "y": [ends[0], ends[0], ends[1], ends[1]]}
     traces["taken"] = {name: values * len(cut) for name, values in box.items()}
@@ -224,9 +226,9 @@ def headings(view: NeedleView) -> list[str]:
     )
     proxy = f"as its group's proxy ({at.proxy} of {at.g} queries) ranks it"
     why = {
-        "refine": f"how many candidates c the needle's key needs, {proxy}",
-        "reuse": f"how many keys k the needle's key needs, {proxy}",
-        "dense": "how many keys k the needle's key needs, as the answering query itself ranks it",
+        "refine": f"how many candidates c the needle's key needs, {proxy} at this c",
+        "reuse": f"how many keys k the needle's key needs, {proxy} at this k",
+        "dense": "how many keys k the needle's key needs, as the answering query itself ranks it at this k",
         "full": "full attention selects nothing",
     }[at.system]
     return [

@@ -58,6 +58,10 @@ class Setting(NamedTuple):
         """Another system with the same numbers."""
         return self._replace(system=system).selection()
 
+    def compared(self) -> tuple[Selection, Selection, Selection]:
+        """What a view shows beside each other: this one, every key, and each query's own best."""
+        return self.selection(), self.by("full"), self.by("dense")
+
     def budgets(self, n_keys: int) -> list[int]:
         """Where the line over c is drawn: from the least legal one to all keys."""
         return sorted({round(x) for x in np.geomspace(self.least, max(self.least, n_keys), POINTS)})
@@ -136,17 +140,35 @@ def sentence(view: NeedleView) -> str:
 
 
 def fate(view: NeedleView) -> list[str]:
-    """Where the needle's key got lost."""
-    lost = [layer for layer, place in view.shown.places.items() if not place.selected]
-    if not view.shown.places:
+    """Where the needle's key got lost, and how far it is behind there.
+
+    That is no budget which would be enough: another one changes what the layers after the first are given, and so
+    their order.
+    """
+    places = view.shown.places
+    lost = [layer for layer, place in places.items() if not place.selected]
+    if not places:
         return []
     if not lost:
         return ["the needle's key is selected in every layer"]
-    needed = max(view.shown.places[layer].needed for layer in lost)
-    what = {"refine": "c", "reuse": "k", "dense": "k"}[view.at.system]
-    enough = f": {what} = {needed:,} would reach it" if needed > view.cut and needed <= view.n_keys else ""
     where = f"layer {lost[0]}" if len(lost) == 1 else f"layers {', '.join(map(str, lost[:-1]))} and {lost[-1]}"
-    return [f"the needle's key is not selected in {where}{enough}"]
+    return [f"the needle's key is not selected in {where}{_behind(view, lost)}"]
+
+
+def _behind(view: NeedleView, lost: list[int]) -> str:
+    """Number of the needle's key at this setting, in the one of these layers where it is furthest from being taken."""
+    places = view.shown.places
+    if outside := [layer for layer in lost if not places[layer].candidate and not places[layer].is_dense]:
+        layer = max(outside, key=lambda layer: places[layer].needed)
+        who, number, what = "its group's proxy", places[layer].needed, "c" if view.at.system == "refine" else "k"
+        taken = places[layer].cut
+    else:
+        layer = max(lost, key=lambda layer: places[layer].rank)
+        who, number, what, taken = "the query", places[layer].rank + 1, "k", view.at.k
+    if number > view.n_keys:  # no budget is enough
+        return ""
+    there = "there" if len(lost) == 1 else f"in layer {layer}"
+    return f": {there} {who} has it as number {number:,} at this setting, and {what} = {taken:,} are taken"
 
 
 def notes(view: NeedleView) -> list[str]:

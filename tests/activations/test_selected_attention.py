@@ -1,5 +1,6 @@
 """A model on selected keys: all of them give full attention, in one pass, chunks and decode; fewer give just those."""
 
+import copy
 from contextlib import ExitStack
 
 import pytest
@@ -252,6 +253,40 @@ def test_index_keys_belong_to_their_cache(small):
     with selected_attention(lm, Selection("dense", 8), indexers=made_up(lm)):
         with pytest.raises(RuntimeError, match="layer 0 continues 40 tokens, of which the indexer has seen 0"):
             more(lm, IDS[40:], foreign)
+
+
+def test_keys_that_are_given_hold_for_their_cache_alone(small):
+    """Another cache, be it of as many tokens or a copy, has none of them; one with too few is refused too."""
+    lm, kept = small("llama"), {}
+    indexers = made_up(lm)
+
+    def keeping(layer):
+        def index(hidden, positions):
+            found = indexers[layer](hidden, positions)
+            kept[layer] = found[1]
+            return found
+
+        return index
+
+    with selected_attention(lm, Selection("dense", 8), indexers=indexers):
+        whole = read(lm)
+    with selected_attention(lm, Selection("dense", 8), indexers={layer: keeping(layer) for layer in indexers}):
+        _, mine = more(lm, IDS[:40])
+    keys, spare = dict(kept), copy.deepcopy(mine)
+    with selected_attention(lm, Selection("dense", 8), indexers=indexers):
+        _, other = more(lm, IDS.flip(0)[:40])
+    with selected_attention(lm, Selection("dense", 8), indexers=indexers, earlier=(mine, keys)):
+        for unknown in (copy.deepcopy(other), copy.deepcopy(mine)):
+            with pytest.raises(RuntimeError, match="layer 0 continues 40 tokens, of which the indexer has seen 0"):
+                more(lm, IDS[40:], unknown)
+        close(more(lm, IDS[40:44], mine)[0], whole[40:44])
+        close(more(lm, IDS[44:], mine)[0], whole[44:])
+    fewer = {layer: one[:39] for layer, one in keys.items()}
+    for cache, given, lacks in ((spare, fewer, (0, 39)), (other, {0: keys[0]}, (1, 0))):
+        with selected_attention(lm, Selection("dense", 8), indexers=indexers, earlier=(cache, given)):
+            words = "layer {} continues 40 tokens, of which the indexer has seen {}".format(*lacks)
+            with pytest.raises(RuntimeError, match=words):
+                more(lm, IDS[40:], cache)
 
 
 def test_what_is_refused(small, tiny):

@@ -1,12 +1,15 @@
 """NeedleExplorer on small models from configurations, and on the default model, where the effect must show."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
 
 from activations import Selection, wrap
-from activations.needle import NeedleReader, needle
+from activations.needle import NeedleReader, Place, Reply, needle
 from widgets import NeedleExplorer
+from widgets.needle_view import NeedleView, Setting, fate
 
 LENGTH = 256
 
@@ -123,6 +126,121 @@ def test_cancel_keeps_what_is_known_and_go_on_fills_in(panel, trace_of):
     panel.curve_button.click()
     panel.wait(60)
     assert len(trace_of(panel, "curve").x) >= 14 and panel.curve_button.layout.display == "none"
+
+
+def asks(panel, at, then):
+    """Keep what the model is asked, and call `then` when it is asked for the `at`-th time."""
+    answer, asked = panel._reader.answer, []
+
+    def answering(selection):
+        asked.append(selection)
+        if len(asked) == at:
+            then()
+        return answer(selection)
+
+    panel._reader.answer = answering
+    return asked
+
+
+def test_after_cancel_nothing_is_asked_and_the_open_setting_stays(panel, trace_of):
+    """The change that came with Cancel is told as not drawn, so it must not be drawn."""
+
+    def change_and_cancel():
+        panel.g.value = 4
+        panel.cancel()
+
+    asked = asks(panel, 7, change_and_cancel)
+    panel.k.value = 12
+    panel.wait(60)
+    assert panel.status.startswith("cancelled") and len(asked) == 7
+    assert panel._view.at.g == 8 and "g = 8" in panel.summary and panel.g.value == 4
+    assert len(trace_of(panel, "curve").x) == len(panel._view.curve) == 5, "c = 200, and the line's first four"
+    assert panel.curve_button.layout.display == ""
+    panel.curve_button.click()
+    panel.wait(60)
+    assert panel._view.at.g == 4 and "g = 4" in panel.summary and len(trace_of(panel, "curve").x) >= 14
+
+
+def test_close_during_the_line_asks_and_draws_no_more(model, widgets_alive, monkeypatch):
+    before, called, closed = widgets_alive(), threading.Event(), threading.Event()
+    panel = NeedleExplorer(model, length=LENGTH, c=200)
+    panel.wait(60)
+    painted = []
+    monkeypatch.setattr(panel, "_paint", lambda at, paint=panel._paint: (painted.append(at), paint(at)))
+
+    def wait_for_close():
+        called.set()
+        assert closed.wait(30)
+
+    asked = asks(panel, 6, wait_for_close)
+    panel.k.value = 12
+    assert called.wait(30)
+    drawn, worker = len(painted), panel._worker
+    panel.g.value = 4
+    monkeypatch.setattr(worker._thread, "join", lambda *_, join=worker._thread.join: (closed.set(), join(30)))
+    panel.close()
+    assert not worker.alive and len(asked) == 6 and len(painted) == drawn
+    assert panel._reader is None and widgets_alive() == before
+
+
+def test_an_error_in_the_line_is_told_and_what_was_known_stays(panel, trace_of, monkeypatch):
+    def fail():
+        raise ValueError("the model broke")
+
+    asked = asks(panel, 6, fail)
+    panel.k.value = 12
+    with pytest.raises(ValueError, match="the model broke"):
+        panel.wait(60)
+    assert panel.status == "the model broke" and len(asked) == 6
+    assert panel._view.at.k == 12 and len(trace_of(panel, "curve").x) == 3, "c = 200, and the line's ends"
+
+    def fail_twice():
+        def paint(_):
+            raise ValueError("nor can it be drawn")
+
+        monkeypatch.setattr(panel, "_paint", paint)
+        fail()
+
+    asks(panel, 2, fail_twice)
+    panel.c.value = 150
+    with pytest.raises(ValueError, match="the model broke"):
+        panel.wait(60)
+    assert panel.status == "the model broke"
+
+
+def a_view(system="refine", **places):
+    """What is said of a needle's key that stands so in its layers: of 256 keys, c = 31 and k = 16 are taken."""
+    found = {int(name[1:]): Place(**{**FAR, **fields}, chosen=np.empty(0)) for name, fields in places.items()}
+    made = needle(lambda text: torch.tensor([1, *map(ord, text)]), LENGTH, 0, sentence="It is b.")
+    reply = Reply(0.1, False, ["x"], 0.5, found)
+    at = Setting(system, 16, 8, "first", 31, "auto")
+    return NeedleView(made, ["x"] * LENGTH, at, list(found), reply, reply, reply)
+
+
+FAR = {"rank": 3, "needed": 104, "cut": 31, "is_dense": False, "candidate": False, "selected": False}
+LOST = "the needle's key is not selected in "
+
+
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        (
+            a_view(_5={**FAR, "needed": 40}, _11={}),
+            "layers 5 and 11: in layer 11 its group's proxy has it as number 104 at this setting, and c = 31 are taken",
+        ),
+        (
+            a_view("reuse", _5={"cut": 16}, _11={"candidate": True, "selected": True}),
+            "layer 5: there its group's proxy has it as number 104 at this setting, and k = 16 are taken",
+        ),
+        (
+            a_view(_5={"candidate": True, "needed": 20, "rank": 29}),
+            "layer 5: there the query has it as number 30 at this setting, and k = 16 are taken",
+        ),
+        (a_view(_5={"needed": 2**31 - 1}), "layer 5"),
+    ],
+)
+def test_how_far_the_key_is_behind_is_said_of_this_setting_alone(view, said):
+    assert fate(view) == [LOST + said]
 
 
 def test_code_gives_the_same_answer(panel, model):

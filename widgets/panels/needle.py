@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from activations import index_layers
 from activations.needle import NeedleReader, Reply, needle
@@ -173,17 +174,28 @@ class NeedleExplorer(ControlledPanel):
         """Answer at the budgets of the line over c, whatever is open meanwhile."""
         self._filling, painted = True, time.monotonic()
         try:
-            while missing := self._missing(at := self._setting()):
+            while not self._worker.closed and (missing := self._missing(at := self._setting())):
                 self._tell(job, at, len(missing))
                 self._reply(at.at_budget(missing[0]))
                 if time.monotonic() > painted + REPAINT_S:
-                    self._paint(self._setting())
+                    self._repaint()
                     painted = time.monotonic()
                 yield
+        except Exception:
+            with suppress(Exception):  # what ended the line is what must be told
+                self._repaint()  # after Cancel the picture offers to go on
+            raise
         finally:
             self._filling = False
-            if self._reader is not None:  # also where it was cancelled: then the picture offers to go on
-                self._paint(self._setting())
+        self._repaint()
+
+    def _repaint(self) -> None:
+        """Draw what is open with what is known of its line by now; the model is asked nothing."""
+        view = self._view
+        if view is None or self._worker.closed:
+            return
+        if all(one in self._replies for one in view.at.compared()):  # a new prompt has other replies
+            self._paint(view.at)
 
     def _tell(self, job, at: Setting, left: int) -> None:
         total, what = len(at.budgets(self._reader.needle.prompt)), "answers over c:"
@@ -191,7 +203,7 @@ class NeedleExplorer(ControlledPanel):
 
     def _look(self, at: Setting) -> NeedleView:
         made = self._reader.needle
-        shown, full, dense = (self._reply(one) for one in (at.selection(), at.by("full"), at.by("dense")))
+        shown, full, dense = (self._reply(one) for one in at.compared())
         points = {c: at.at_budget(c) for c in {*at.budgets(made.prompt), at.budget}}
         curve = {c: self._replies[one] for c, one in points.items() if one in self._replies}
         return NeedleView(made, self._tokens, at, self._reader.layers, shown, full, dense, curve)
@@ -211,7 +223,7 @@ class NeedleExplorer(ControlledPanel):
             f"{self._model.caption} · of {made.prompt:,} tokens {reader.read:,} are read with full attention, "
             f"the last ones select in layers {which} by {index} · {used} back-end"
         )
-        self.curve_button.layout.display = SHOWN if self._stopped and self._missing(at) else HIDDEN
+        self.curve_button.layout.display = SHOWN if self._stopped and self._missing(self._setting()) else HIDDEN
 
     def _mark_text(self, view: NeedleView) -> None:
         """Spell out needle and question with the keys that are selected."""
