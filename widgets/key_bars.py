@@ -10,15 +10,31 @@ BAR = {"type": "bar", "hovertemplate": "near key %{x:,.0f}: %{y:.1%} of the keys
 
 
 def binned(n_keys: int, **keys: np.ndarray) -> dict[str, dict]:
-    """For each name properties of a trace of bars: the share of every stretch of positions that these keys are."""
-    width = max(1, -(-n_keys // BINS))
-    edges = np.arange(0, n_keys + width, width)
-    held = np.minimum(edges[1:], n_keys) - edges[:-1]
-    bar = {"x": edges[:-1] + (held - 1) / 2, "width": held.astype(np.float64)}
-    return {name: {**bar, "y": np.bincount(some // width, minlength=len(held)) / held} for name, some in keys.items()}
+    """For each name properties of a trace of bars: the share of every stretch of positions that these keys are.
+
+    Stretches without any are left out: a browser draws and styles a bar of no height like any other.
+    """
+    start, held = _stretches(n_keys)
+    bars = {"x": start + (held - 1) / 2, "width": held.astype(np.float64)}
+    out = {}
+    for name, some in keys.items():
+        bar = {**bars, "y": np.bincount(some // held[0], minlength=len(held)) / held}
+        out[name] = {key: values[bar["y"] > 0] for key, values in bar.items()}
+    return out
 
 
-def ends(shares: np.ndarray) -> list[float]:
+def highest(n_keys: int, *keys: np.ndarray) -> float:
+    """The highest stack of bars of disjoint keys."""
+    _, held = _stretches(n_keys)
+    return float(np.max(np.bincount(np.concatenate(keys) // held[0], minlength=len(held)) / held, initial=0))
+
+
+def _stretches(n_keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where stretches of keys start and how many keys each holds; the first ones are the widest."""
+    edges = np.arange(0, n_keys, max(1, -(-n_keys // BINS)))
+    return edges, np.diff(edges, append=n_keys)
+
+
+def ends(highest: float) -> list[float]:
     """The range of an axis of shares: a round step that holds the highest, so that it rests while a slider moves."""
-    highest = float(np.max(shares, initial=0))
     return [0, 1.05 * min(step for step in STEPS if step >= min(highest, 1.0))]

@@ -286,5 +286,5 @@ def axes(view: OverlapView, traces: dict) -> dict:
         "xaxis2.range": [np.log10(first) - 0.04, np.log10(max(last, first * 1.01)) + 0.02],
         "xaxis2.tickvals": ticks,
         "xaxis5.range": [-0.5, view.n_keys - 0.5],
-        "yaxis5.range": key_bars.ends(traces["shared"]["y"] + traces["new"]["y"]),
+        "yaxis5.range": key_bars.ends(key_bars.highest(view.n_keys, *view.keys())),
     }

@@ -186,9 +186,9 @@ def axes(view: PivotView, traces: dict) -> dict:
         "xaxis5.range": [0.4, g + 0.6],
         "xaxis5.dtick": max(1, g // 8),
         "xaxis5.title.text": "member of the group" + _own_token(view),
-        "yaxis5.range": key_bars.ends(np.array([most])),
+        "yaxis5.range": key_bars.ends(most),
         "xaxis6.range": [-0.5, n - 0.5],
-        "yaxis6.range": key_bars.ends(sum(traces[name]["y"] for name in ("kept", "lost", "gained"))),
+        "yaxis6.range": key_bars.ends(key_bars.highest(n, *view.keys)),
     }
 
 

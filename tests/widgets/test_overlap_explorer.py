@@ -55,7 +55,8 @@ def test_the_picture_is_that_of_the_dense_selection(make, capture, trace_of, map
         assert f"shares {both:,} of {size:,} with query {other}" in panel.summary
         shared, new = trace_of(panel, "shared"), trace_of(panel, "new")
         assert (shared.y * shared.width).sum() == pytest.approx(both)
-        assert ((shared.y + new.y) * shared.width).sum() == pytest.approx(size)
+        assert (shared.y * shared.width).sum() + (new.y * new.width).sum() == pytest.approx(size)
+        assert (shared.y > 0).all() and (new.y > 0).all(), "no bars without height"
 
 
 def test_the_line_over_g_and_chance(make, capture, trace_of):

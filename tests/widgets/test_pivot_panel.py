@@ -3,6 +3,7 @@
 import functools
 import html
 import threading
+import time
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,8 +13,9 @@ from pivot_cases import RIVALS, given, set_all, shown, with_mass
 
 from activations import synthetic
 from qp_kernels.pivot import pivot_topk
-from widgets import PivotExplorer
+from widgets import PivotExplorer, pivot_findings
 from widgets.index_view import STRETCH
+from widgets.panels import index_panel
 from widgets.pivot_parts import pivot_figure
 
 
@@ -170,6 +172,26 @@ def test_cancel_keeps_what_is_seen_and_the_rest_can_be_asked_for(monkeypatch, ca
         panel.wait(60)
         assert not panel.to_frame("g")["reuse"].isna().any() and panel.status == ""
         assert panel.scan_button.layout.display == "none"
+    finally:
+        panel.close()
+
+
+def test_what_is_filled_in_waits_until_a_browser_has_drawn_the_step(monkeypatch, capture):
+    panel = PivotExplorer(with_mass(capture), k=20)
+    try:
+        panel.wait(60)
+        painted, real = [], panel._paint_view
+
+        def paint(view):
+            painted.append((time.monotonic(), np.isnan(view.curves.over_c_mass).any()))
+            real(view)
+
+        monkeypatch.setattr(panel, "_paint_view", paint)
+        monkeypatch.setattr(pivot_findings, "INLINE_MASS_S", 0.0)
+        panel.k.value = 22
+        panel.wait(60)
+        (first, is_partial), (last, is_last_partial) = painted
+        assert is_partial and not is_last_partial and last - first >= index_panel.REST_S
     finally:
         panel.close()
 

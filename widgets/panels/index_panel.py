@@ -23,6 +23,7 @@ from widgets.ranked_windows import Key, RankedWindows
 from widgets.sources import is_live
 
 REPAINT_S = 0.3  # while a scan fills in what is not seen first
+REST_S = 0.15  # between a paint and the next one that only fills in: a browser draws the first one meanwhile
 
 
 class IndexPanel(ControlledPanel):
@@ -52,7 +53,7 @@ class IndexPanel(ControlledPanel):
         self._layers: dict[str, Layer] = {}
         self._ranked = RankedWindows(self._layers)
         self._stopped = False  # Cancel holds until another layer or window is opened
-        self._scanning, self._scan_began = False, 0.0
+        self._scanning, self._scan_began, self._painted = False, 0.0, 0.0
         self._opened: Key | None = None
         self._shown = None  # the setting that is drawn
         self._placed = False  # the text starts where the first query has most of its keys
@@ -219,7 +220,7 @@ class IndexPanel(ControlledPanel):
             self._paint(at)
             self.computed_ms = [*self.computed_ms[-199:], 1e3 * (time.perf_counter() - start)]
         if not self._scanning and self._missing(at):
-            self.submit("scan", self._scan)
+            self.submit("scan", self._scan, REST_S if self._is_ready(at) else 0.0)
 
     def _missing(self, at) -> list:
         """What a scan would still do at a setting, most urgent first; after Cancel only what the picture needs."""
@@ -234,19 +235,24 @@ class IndexPanel(ControlledPanel):
         raise NotImplementedError
 
     def _scan(self, job):
-        """Do what is missing at the setting of the moment; what is known so far is painted now and then."""
+        """Do what is missing at the setting of the moment; what is known so far is painted now and then.
+
+        A figure that a step has just changed is left to the browser for a while: a second change would keep it from
+        showing the first, and the next step of a slider that moves makes it idle.
+        """
         self._scanning, self._scan_began = True, time.monotonic()
-        painted = self._scan_began
         try:
             while missing := self._missing(at := self._setting()):
                 self._tell(job, len(missing))
                 was_ready = self._is_ready(at)
                 yield from self._fill(missing[0], at, job)
                 at = self._setting()
-                if self._is_ready(at) and (not was_ready or time.monotonic() > painted + REPAINT_S):
+                if self._is_ready(at) and (not was_ready or time.monotonic() > self._painted + REPAINT_S):
                     self._paint(at)
-                    painted = time.monotonic()
                 yield
+            if (early_s := self._painted + REST_S - time.monotonic()) > 0 and not self._stopped:
+                self.submit("scan", self._scan, early_s)  # nothing is missing by then, and the rest is painted
+                return
             if self._is_ready(at):
                 self._paint(at)
             self._tell(job, 0)  # raises when the rest was cancelled
@@ -272,6 +278,7 @@ class IndexPanel(ControlledPanel):
             self.place.value, at = place, at._replace(place=place)
         self._view, self._shown = self._look(at), at
         self._paint_view(self._view)
+        self._painted = time.monotonic()
         capture, rows = self._view.layer.capture, self._view.rows
         used = backends.resolve(capture.q, at.backend).name
         window = f"queries {rows[0]:,} to {rows[-1]:,} of {len(capture):,}"
