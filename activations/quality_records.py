@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from qp_kernels.intervals import bootstrap, wilson
+from qp_kernels.intervals import student, wilson
 
 FIELDS = ("kind", "name", "length", "topk", "source", "system", "label", "counts", "each_loss")
 KINDS = ("task", "passage")
 FULL, DENSE = "full", "dense"
 # With fewer samples that differ nothing is told apart: even if all go one way, an exact sign test at 5 % needs six.
+# It is a floor and no proof: the interval must leave out 0 as well, which six that do not agree seldom let it.
 FEWEST = 6
 
 
@@ -31,7 +32,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % interval.
+    """A mean with its 95 % interval: Wilson's of a share, Student's t of a difference on the same samples.
 
     Attributes:
         value, low, high: A share in [0, 1], or nats a token.
@@ -47,7 +48,7 @@ class Estimate:
     @property
     def verdict(self) -> str:
         """What a difference allows to say: "same" on every sample, "open" (the interval includes 0), "few" (it does
-        not, but too few samples differ), or that it is "more" or "less"."""
+        not, but fewer than `FEWEST` samples differ), or that it is "more" or "less"."""
         if self.differ == 0:
             return "same"
         if self.low <= 0 <= self.high:
@@ -85,7 +86,7 @@ class QualityRecords:
         return list(dict.fromkeys(name for one, found in self.by.items() if _fits(one, fixed) for name in found))
 
     def asked(self, systems: Iterable[str], **fixed) -> list[Asked]:
-        """What each of these systems was asked, where fields of `Asked` are fixed; None fixes nothing."""
+        """What each of these systems was asked, where fields of `Asked` are fixed: to a value, any of a tuple, or None for all."""
         wanted = set(systems)
         return [one for one, found in self.by.items() if _fits(one, fixed) and wanted <= set(found)]
 
@@ -95,15 +96,19 @@ class QualityRecords:
         A run that was cut off has asked some systems less than others. Either what these lack is left out, or they are:
         whatever leaves more. Full attention and dense selection stay, beside which the others are seen.
         """
-        each = {name: found for name in systems if (found := self.asked([name], **fixed))}
+        each = {name: set(found) for name in systems if (found := self.asked([name], **fixed))}
         needed = [name for name in (FULL, DENSE) if name in each]
-        base = set(self.asked(needed, **fixed))
-        best: tuple[list[str], list[Asked]] = ([], [])
+        base = self.asked(needed, **fixed)
+        # What some systems share is the best for them: intersections of what each has are all that can be best.
+        shares = {frozenset(base)}
         for found in each.values():
-            shared = [one for one in found if one in base]
-            fit = [name for name, other in each.items() if shared and set(shared) <= set(other)]
+            shares |= {share & found for share in shares}
+        order = {one: i for i, one in enumerate(base)}
+        best: tuple[list[str], list[Asked]] = ([], [])
+        for shared in sorted(shares, key=lambda share: sorted(order[one] for one in share)):
+            fit = [name for name, found in each.items() if shared and shared <= found]
             if (len(fit) * len(shared), len(fit)) > (len(best[0]) * len(best[1]), len(best[0])):
-                best = (fit, shared)
+                best = (fit, sorted(shared, key=order.__getitem__))
         return best
 
     def longest(self, systems: Sequence[str], **fixed) -> int | None:
@@ -134,8 +139,13 @@ class QualityRecords:
                 raise ValueError(f"{one.name} at {one.length:,} tokens: {counts}")
             groups.append([a - b for a, b in zip(ours, theirs, strict=True)])
         every = [value for group in groups for value in group]
-        low, high = bootstrap(groups)
+        low, high = student(groups)
         return Estimate(_mean(groups), low, high, len(every), sum(value != 0 for value in every))
+
+    def by_name(self, system: str, other: str, asked: Sequence[Asked]) -> dict[str, Estimate]:
+        """`difference` for each task or kind of passage by itself."""
+        names = dict.fromkeys(one.name for one in asked)
+        return {name: self.difference(system, other, [one for one in asked if one.name == name]) for name in names}
 
     def samples(self, system: str, one: Asked) -> list[float]:
         """1 or 0 for every example of a task, the loss of every passage in nats a token."""
@@ -144,16 +154,14 @@ class QualityRecords:
 
 
 def share(groups: Sequence[Sequence[float]]) -> Estimate:
-    """The mean share of groups of ones and zeros: Wilson's interval of one group, a bootstrap of several.
+    """The mean share of groups of ones and zeros, with Wilson's interval.
 
-    Where all are alike a bootstrap has no width; then it is Wilson's of all together, which has.
+    Of several groups it is as of one with their mean's share, which is a little wide where groups differ, and has a
+    width where all answers are alike. Groups of unequal size count as so many answers as their mean is worth.
     """
-    every = [value for group in groups for value in group]
-    if len(groups) == 1 or len(set(every)) == 1:
-        low, high = wilson(round(sum(every)), len(every))
-    else:
-        low, high = bootstrap(groups)
-    return Estimate(_mean(groups), low, high, len(every))
+    value = _mean(groups)
+    worth = len(groups) ** 2 / sum(1 / len(group) for group in groups)
+    return Estimate(value, *wilson(value * worth, worth), sum(map(len, groups)))
 
 
 def base_of(system: str) -> str | None:
@@ -163,7 +171,10 @@ def base_of(system: str) -> str | None:
 
 
 def _fits(one: Asked, fixed: Mapping[str, Any]) -> bool:
-    return all(value is None or getattr(one, name) == value for name, value in fixed.items())
+    return all(
+        value is None or (getattr(one, name) in value if isinstance(value, tuple) else getattr(one, name) == value)
+        for name, value in fixed.items()
+    )
 
 
 def _mean(groups: Sequence[Sequence[float]]) -> float:
