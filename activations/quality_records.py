@@ -86,7 +86,8 @@ class QualityRecords:
         return list(dict.fromkeys(name for one, found in self.by.items() if _fits(one, fixed) for name in found))
 
     def asked(self, systems: Iterable[str], **fixed) -> list[Asked]:
-        """What each of these systems was asked, where fields of `Asked` are fixed: to a value, any of a tuple, or None for all."""
+        """What each of these systems was asked, where fields of `Asked` are fixed: to a value, a tuple of values, or by
+        None to nothing."""
         wanted = set(systems)
         return [one for one, found in self.by.items() if _fits(one, fixed) and wanted <= set(found)]
 

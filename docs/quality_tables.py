@@ -4,58 +4,63 @@ from __future__ import annotations
 
 import json
 
-from table_text import plain_table, row
+from table_text import row
 
 from activations.indexer_file import FOLDER
-from activations.quality_records import KINDS, QualityRecords, base_of
+from activations.quality_records import FULL, QualityRecords, base_of
 from qp_kernels import results
 from widgets.quality_paper import QUOTED, RULER
-from widgets.quality_words import INDEX, NAMES, verdict
+from widgets.quality_words import INDEX, system_name, verdict
 
 NAME = "quality"
 NOT_RECORDED = "Not recorded yet.\n"
 
 
 def quality() -> str:
-    """For each source a table: every system at the longest length, tasks and passages for each topk."""
+    """For each source and topk a table: every system, all tasks together and each kind of passage by itself."""
     if NAME not in results.names():
         return NOT_RECORDED
     found = results.read(NAME)
     table, parts = QualityRecords(found.records), []
     for source in table.values("source"):
-        lines = of_source(table, source)
-        words = f"**Index of {INDEX.get(source, source)}**, {found.about.get('model', 'a model')}"
-        parts.append(f"{words}\n\n{plain_table(lines, ABOUT, found)}")
-    return "\n".join(parts) or "No task or passage counts.\n"
+        for topk in table.values("topk", source=source):
+            at, lines = of_setting(table, source=source, topk=topk)
+            words = (
+                f"**Index of {INDEX.get(source, source)}, topk {topk:,}{at}**, {found.about.get('model', 'a model')}"
+            )
+            parts.append("\n".join([words, "", *lines, ""]))
+    if not parts:
+        return "No task or passage counts.\n"
+    return "\n".join([*parts, f"<sub>{ABOUT} {found.caption}.</sub>\n"])
 
 
-ABOUT = "95 % intervals. Bold: differs from dense selection (which: from full attention) on the same samples."
-ABOUT += " Averages are over what every system of a column was asked; –: it was asked less."
+ABOUT = "95 % intervals. Tasks: share answered, averaged; passages: nats a token lost to full attention."
+ABOUT += " Bold: differs from dense selection (which: from full attention) on the same samples."
+ABOUT += " A column is over what every system in it was asked; –: it was asked less."
 ABOUT += f" The paper: {QUOTED}, RULER at 128K."
 
 
-def of_source(table: QualityRecords, source: str) -> list[str]:
-    """The lines of one table, its head first."""
+def of_setting(table: QualityRecords, **here) -> tuple[str, list[str]]:
+    """The length of the texts, where all columns share it, and the lines of one table, its head first.
+
+    Kinds of passage may differ in sign, so each has a column: their mean would hide it.
+    """
     columns = []
-    for topk in table.values("topk", source=source):
-        for kind in KINDS:
-            here = {"source": source, "topk": topk, "kind": kind}
-            names = table.systems(**here)
-            length = table.longest(names, **here)
-            if asked := table.comparable(names, **here, length=length)[1]:
-                columns.append((f"topk {topk:,} at {length:,}: {WHAT[kind]}", asked))
-    systems = table.systems(source=source)
-    lines = [row("system", *(head for head, _ in columns), "the paper, %")]
-    for system in systems:
-        label = next(found[system]["label"] for found in table.by.values() if system in found)
+    for kind, name in [("task", None), *(("passage", name) for name in table.values("name", kind="passage", **here))]:
+        fixed = {**here, "kind": kind, "name": name}
+        names = table.systems(**fixed)
+        length = table.longest(names, **fixed)
+        if asked := table.comparable(names, **fixed, length=length)[1]:
+            columns.append(("tasks, %" if name is None else f"{name}, nats", asked))
+    lengths = [f" at {asked[0].length:,}" for _, asked in columns]
+    shared = f"{lengths[0]} tokens" if len(set(lengths)) == 1 else ""
+    heads = [head + ("" if shared else at) for (head, _), at in zip(columns, lengths, strict=True)]
+    lines = [row("system", *heads, "the paper, %")]
+    lines.append("|" + "---|" * (len(columns) + 2))
+    for system in table.systems(**here):
         cells = [cell(table, system, asked) for _, asked in columns]
-        name = NAMES.get(system, label)
-        name = f"Refine, {name}" if name.startswith("proxy") else name
-        lines.append(row(name, *cells, f"{RULER[system]:g}" if system in RULER else ""))
-    return lines
-
-
-WHAT = {"task": "tasks, %", "passage": "nats lost"}
+        lines.append(row(system_name(system), *cells, f"{RULER[system]:g}" if system in RULER else ""))
+    return shared, lines
 
 
 def cell(table: QualityRecords, system: str, asked: list) -> str:
@@ -64,10 +69,12 @@ def cell(table: QualityRecords, system: str, asked: list) -> str:
     if not all(there):
         return "–"
     kind, level = asked[0].kind, table.level(system, asked)
+    if kind == "passage" and system == FULL:
+        return "0"
     if kind == "task":
         text = f"{100 * level.value:.1f} [{100 * level.low:.0f}, {100 * level.high:.0f}]"
     else:
-        text = f"{level.value:+.4f} [{level.low:+.4f}, {level.high:+.4f}]"
+        text = f"{level.value:+.3f} [{level.low:+.3f}, {level.high:+.3f}]"
     base = base_of(system)
     if base is None or not all(base in table.by[one] for one in asked):
         return text

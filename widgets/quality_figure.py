@@ -1,7 +1,7 @@
 """The figure of `QualityExplorer` as pure functions: what systems answer or lose, with intervals, beside the paper.
 
-Over lengths, g or c: a line for each system. Proxies and rivals: a row for each. Both use the same traces; the paper
-has axes of its own to the right.
+Over lengths, g or c: a line for each system, over lengths only where its points are of the same tasks. Proxies and
+rivals: a row for each. Both use the same traces; the paper has axes of its own to the right.
 """
 
 from __future__ import annotations
@@ -181,7 +181,10 @@ def _lines(view: QualityView) -> Properties:
         mine = [p for p in view.at(series=name) if p.x is not None]
         out[name] = {
             **{"x": [at[p.x] + DODGE[name] for p in mine], "y": [scaled(p, view) for p in mine]},
-            **{"mode": "lines+markers", **hovers(view, mine), **error_bars(mine, view, "y")},
+            # A line between means of different tasks would show a change that is none.
+            "mode": "lines+markers" if view.connected else "markers",
+            **hovers(view, mine),
+            **error_bars(mine, view, "y"),
         }
     out |= _reference(view, [-0.4, len(places) - 0.6], upright=False)
     ends = [(name, out[name]) for name in SERIES if out[name]["x"]]

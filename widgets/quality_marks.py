@@ -6,7 +6,7 @@ from activations.quality_records import Estimate, base_of
 from widgets import theme
 from widgets.quality_paper import SCALES
 from widgets.quality_view import Point, QualityView
-from widgets.quality_words import NAMES, interval, level, name_of, told
+from widgets.quality_words import NAMES, interval, level, name_of, split, told
 
 STYLES = {
     "full": (theme.GREEN, "circle"),
@@ -39,14 +39,16 @@ def _ends(estimate: Estimate, view: QualityView) -> tuple[float, float]:
 
 def hovers(view: QualityView, points: list[Point]) -> dict:
     """Hover texts, and the symbols: open where no difference from dense selection is shown."""
-    symbols = [STYLES[p.series][1] + ("-open" if _is_open(p) else "") for p in points]
+    symbols = [STYLES[p.series][1] + ("-open" if _is_open(p, view.setting.measure) else "") for p in points]
     return {"customdata": [hover(view, p) for p in points], **({"marker.symbol": symbols} if symbols else {})}
 
 
-def _is_open(point: Point) -> bool:
-    return point.series not in ("full", "dense") and (
-        point.against is None or point.against.verdict in ("same", "open", "few")
-    )
+def _is_open(point: Point, measure: str) -> bool:
+    if point.series in ("full", "dense"):
+        return False
+    # Where kinds contradict each other a difference is shown, whatever their mean says.
+    shown = point.against is not None and point.against.verdict in ("more", "less")
+    return not shown and not split(point.parts, measure)
 
 
 def hover(view: QualityView, point: Point) -> str:
@@ -56,7 +58,7 @@ def hover(view: QualityView, point: Point) -> str:
     if given is not None:
         base = NAMES[base_of(point.system)]
         unit = "points" if measure == "task" else "nats"
-        lines.append(f"from {base} {interval(given, measure)} {unit}: {told(given, measure)}")
+        lines.append(f"from {base} {interval(given, measure)} {unit}: {told(given, point.parts, measure)}")
     if view.setting.question == "length" and point.x is not None:
         lines.append(f"{point.x:,.0f} tokens: {', '.join(dict.fromkeys(one.name for one in view.asked[point.x]))}")
     return "<br>".join([*lines, point.label])

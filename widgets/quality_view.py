@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from activations.quality_records import DENSE, FULL, KINDS, Asked, Estimate, QualityRecords, base_of
+from activations.selection import systems as every_system
 from widgets.quality_paper import SCORES
 
 RIVALS = ("hisa", "misa", "misa rerank", "index cache", "index cache greedy", "refine + index cache")
@@ -55,7 +56,7 @@ class Point:
         x: Its place: a length, g, c in keys; of questions with rows, its row. None of what the others are seen beside.
         level: What it answers, or loses to full attention.
         against: How it differs from dense selection, and dense selection from full attention; None where that was not
-            asked, and of full attention.
+            asked, and of full attention. parts: The same for each task or kind of passage by itself.
         paper: What the paper reports for it, in %, or None.
     """
 
@@ -66,6 +67,7 @@ class Point:
     level: Estimate
     against: Estimate | None
     paper: float | None
+    parts: dict[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,20 @@ class QualityView:
     Attributes:
         points: From left to right or from the top. asked: What they were asked, place -> list.
         lacking: Systems that were asked too little to be compared, and at which length; None: at those that are shown.
+        missing: Systems of the question that were asked nothing of this.
         table: What differences are taken from.
+        connected: Whether the points of a system are of the same tasks or kinds, as over lengths they need not be.
+        dropped: Tasks or kinds that are left out so that they are.
     """
 
     setting: Setting
     points: tuple[Point, ...] = ()
     asked: dict[float, list[Asked]] = field(default_factory=dict)
     lacking: tuple[tuple[str, int | None], ...] = ()
+    missing: tuple[str, ...] = ()
     table: QualityRecords | None = None
+    connected: bool = True
+    dropped: tuple[str, ...] = ()
 
     def at(self, x: float | None = None, series: str | None = None) -> list[Point]:
         return [p for p in self.points if x in (None, p.x) and series in (None, p.series)]
@@ -109,8 +117,14 @@ class QualityView:
 
     def difference(self, system: str, other: str) -> Estimate | None:
         """Between two systems of the picture, where the sentence is; None where one is missing."""
-        there = [one for one in self.compared if {system, other} <= set(self.table.by[one])]
-        return self.table.difference(system, other, there) if there == self.compared and there else None
+        return self.table.difference(system, other, self.compared) if self._both(system, other) else None
+
+    def parts(self, system: str, other: str) -> dict[str, Estimate]:
+        """The same for each task or kind of passage by itself; empty where one is missing."""
+        return self.table.by_name(system, other, self.compared) if self._both(system, other) else {}
+
+    def _both(self, system: str, other: str) -> bool:
+        return bool(self.compared) and all({system, other} <= set(self.table.by[one]) for one in self.compared)
 
 
 def look(table: QualityRecords, setting: Setting) -> QualityView:
@@ -129,25 +143,43 @@ def look(table: QualityRecords, setting: Setting) -> QualityView:
         rows = [p for p in points if p.series != "full"]
         placed = [replace(p, x=float(i)) for i, p in enumerate(rows)]
     else:
-        placed = [replace(p, x=x) for p in points if (x := _quantity(setting.question, p)) is not None]
+        placed = [replace(p, x=x) for p in points if (x := quantity(setting.question, p.label)) is not None]
         placed.sort(key=lambda p: p.x)
     there = systems_of(placed)
     references = [p for p in points if p.system not in there]
-    return QualityView(setting, (*references, *placed), {0.0: asked} if asked else {}, lacking, table)
+    missing = _missing(setting, known)
+    return QualityView(setting, (*references, *placed), {0.0: asked} if asked else {}, lacking, missing, table)
 
 
 def _over_lengths(table: QualityRecords, setting: Setting) -> QualityView:
-    """Each length by itself: the systems that were asked anything there, on what all of them were asked."""
-    points, asked, lacking = [], {}, []
+    """Each length by itself: the systems that were asked anything there, on what all of them were asked; of it only the
+    tasks or kinds that every length has, where there are any."""
+    known, shared = {}, {}
     for length in table.values("length", **setting.fixed):
         here = setting.fixed | {"length": length}
-        known = _systems(table, setting.question, here)
-        shown, shared = table.comparable(known, **here)
-        lacking += [(name, length) for name in known if name not in shown]
-        if shared:
-            asked[float(length)] = shared
-            points += [_point(table, setting, name, shared, float(length)) for name in shown]
-    return QualityView(setting, tuple(points), asked, tuple(lacking), table)
+        known[length] = _systems(table, setting.question, here)
+        if asked := table.comparable(known[length], **here)[1]:
+            shared[length] = asked
+    names = [{one.name for one in asked} for asked in shared.values()]
+    common = set.intersection(*names) if names else set()
+    every = dict.fromkeys(one.name for asked in shared.values() for one in asked)
+    points, asked, lacking = [], {}, []
+    for length, systems in known.items():
+        kept = [one for one in shared.get(length, []) if not common or one.name in common]
+        shown = [name for name in systems if kept and all(name in table.by[one] for one in kept)]
+        lacking += [(name, length) for name in systems if name not in shown]
+        points += [_point(table, setting, name, kept, float(length)) for name in shown]
+        asked |= {float(length): kept} if kept else {}
+    return QualityView(
+        setting,
+        tuple(points),
+        asked,
+        tuple(lacking),
+        _missing(setting, dict.fromkeys(name for systems in known.values() for name in systems)),
+        table,
+        connected=bool(common) or len(shared) < 2,
+        dropped=tuple(name for name in every if common and name not in common),
+    )
 
 
 def _systems(table: QualityRecords, question: str, here: dict) -> list[str]:
@@ -162,6 +194,17 @@ def _systems(table: QualityRecords, question: str, here: dict) -> list[str]:
     return wanted + fitting if here["kind"] != "passage" or FULL in found else []
 
 
+def _missing(setting: Setting, known: Iterable[str]) -> tuple[str, ...]:
+    """Systems of the question that are not known, in the order of the record's benchmark."""
+    fitting = [name for name in selections(setting.topk) if re.fullmatch(QUESTIONS[setting.question], name)]
+    return tuple(name for name in (FULL, DENSE, *fitting) if name not in known)
+
+
+def selections(topk: int) -> dict:
+    """Every system that `benchmarks/quality.py` asks, name -> Selection; patterns of layers may be others there."""
+    return every_system(max(topk, 1), 3, greedy="FSF")
+
+
 def _point(table: QualityRecords, setting: Setting, system: str, asked: list[Asked], x: float | None) -> Point:
     series = {FULL: "full", DENSE: "dense"}.get(system)
     if series is None:
@@ -170,15 +213,16 @@ def _point(table: QualityRecords, setting: Setting, system: str, asked: list[Ask
     known = base is not None and all(base in table.by[one] for one in asked)
     against = table.difference(system, base, asked) if known else None
     label = table.by[asked[0]][system]["label"]
+    parts = table.by_name(system, base, asked) if known else {}
     paper = SCORES.get(setting.question, {}).get(system)
-    return Point(system, label, series, x, table.level(system, asked), against, paper)
+    return Point(system, label, series, x, table.level(system, asked), against, paper, parts)
 
 
-def _quantity(question: str, point: Point) -> float | None:
-    """g or c of a system, as its label says; None for one that has none."""
-    letter = {"group": "g", "budget": "c"}[question]
-    found = re.search(rf"\b{letter}(\d+)\b", point.label)
-    return float(found[1]) if found and point.series in ("reuse", "refine") else None
+def quantity(question: str, label: str) -> float | None:
+    """g or c of Reuse or Refine with this label, by what the question is of; None where there is none."""
+    letter = {"group": "g", "budget": "c"}.get(question)
+    found = re.fullmatch(rf"(?:reuse|refine)\b.*? {letter}(\d+)\b.*", label) if letter else None
+    return float(found[1]) if found else None
 
 
 def first_setting(

@@ -1,13 +1,13 @@
-"""What is said of a `QualityView`: names of systems, the sentence that its intervals carry, caption, table, code."""
+"""What is said of a `QualityView`: names of systems, the sentence that its intervals carry, caption."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from activations.quality_records import DENSE, FEWEST, FULL, Estimate, base_of
+from activations.quality_records import DENSE, FEWEST, FULL, KINDS, Estimate, QualityRecords
 from qp_kernels.results import Results
 from widgets.quality_paper import LOSES_AT, LOSES_AT_TOPK, QUOTED, SCALES
-from widgets.quality_view import ALL, LONGEST, Point, QualityView, systems_of
+from widgets.quality_view import ALL, LONGEST, Point, QualityView, quantity, selections
 
 NAMES = {
     FULL: "full attention",
@@ -37,6 +37,12 @@ def name_of(point: Point, question: str = "") -> str:
     if question == "proxy" and point.system == "refine":
         return "proxy mean"
     return NAMES.get(point.system, point.system)
+
+
+def system_name(system: str) -> str:
+    """A system in words that need no question."""
+    name = NAMES.get(system, system[:1].upper() + system[1:])
+    return f"Refine, {name}" if name.startswith("proxy") else name
 
 
 # Numbers
@@ -70,7 +76,22 @@ def sentence(view: QualityView) -> str:
         return f"{_setting(view)}: nothing was asked of all these systems, or no task counts"
     levels = ", ".join(f"{name_of(p)} answers {level(p.level, 'task')}" for p in _scale(view))
     said = [one for one in _answers(view) if one] or ["No system of this question was asked the same"]
-    return ". ".join([f"{_where(view)}: {levels}" if levels else _where(view), *said])
+    said = [f"{_where(view)}: {levels}" if levels else _where(view), *said]
+    return ". ".join([*said, f"Not asked, or too little to be compared: {gone}"] if (gone := _absent(view)) else said)
+
+
+def _absent(view: QualityView) -> str:
+    """Systems of the question that the sentence says nothing of, as the record holds nothing, or too little."""
+    at, gone = view.setting, {*view.missing, *(name for name, n in view.lacking if n in (None, view.place))}
+    parts: dict[str, list[float]] = {}
+    for name, selection in selections(at.topk).items():
+        if name in gone and (value := quantity(at.question, selection.label)) is not None:
+            letter = "g" if at.question == "group" else "c"
+            parts.setdefault(f"{NAMES[selection.system]} {letter} = ", []).append(value)
+        elif name in gone:
+            parts[NAMES[name]] = []
+    listed = [key + (_listed(f"{n:,.0f}" for n in sorted(found)) if found else "") for key, found in parts.items()]
+    return _listed(listed) if listed else ""
 
 
 def _shown(view: QualityView) -> list[Point]:
@@ -100,25 +121,38 @@ def _answers(view: QualityView) -> list[str]:
 
 
 def _over_lengths(view: QualityView, systems: list[str]) -> str:
-    """At which of several lengths systems are worse than dense selection."""
+    """At which of several lengths systems are shown to be worse than dense selection; where not, it is not denied."""
     if len(view.places) < 2 or not systems:
         return ""
-    measure, parts = view.setting.measure, []
+    measure, at, open_at_all = view.setting.measure, [], []
     for system in systems:
         shown = [p for p in view.at(series=system) if p.against and verdict(p.against, measure) == "worse"]
-        at = _listed(f"{p.x:,.0f}" for p in shown) if shown else "none"
-        parts.append(f"{NAMES[system]} at {at}")
-    return f"Of {len(view.places)} lengths worse than dense selection: {'; '.join(parts)}"
+        if shown:
+            at.append(f"{NAMES[system]} at {_listed(f'{p.x:,.0f}' for p in shown)}")
+        else:
+            open_at_all.append(NAMES[system])
+    mean = " on average" if len(_names(view)) > 1 else ""
+    parts = [f"shown to be worse than dense selection{mean}: {'; '.join(at)}"] if at else []
+    if open_at_all:
+        parts.append(f"no loss to dense selection is shown{mean} at any for {_listed(open_at_all)}")
+    return f"Of {len(view.places)} lengths {'; '.join(parts)}"
 
 
 def _against(view: QualityView, points: list[tuple[Point, str]], other: str, words: str = "") -> str:
     """How systems stand to another one, grouped by what the intervals allow to say."""
     measure, than = view.setting.measure, words or NAMES[other]
     said: dict[str, list[tuple[str, Estimate]]] = {}
-    for point, name in points:
-        if (difference := view.difference(point.system, other)) is not None:
-            said.setdefault(verdict(difference, measure), []).append((name, difference))
     unit, parts = "points" if measure == "task" else "nats a token", []
+    for point, name in points:
+        if (difference := view.difference(point.system, other)) is None:
+            continue
+        if differing := split(view.parts(point.system, other), measure):
+            mean = told(difference, {}, measure)
+            mean += f" by {amount(difference, measure)} {unit}" if mean in ("worse", "better") else ""
+            what = "task" if measure == "task" else "kind of passage"
+            parts.append(f"Against {than} it depends on the {what}: {name} is {differing} (mean: {mean})")
+        else:
+            said.setdefault(verdict(difference, measure), []).append((name, difference))
     for key in ("worse", "better"):
         if key in said:
             listed = _listed(f"{name} by {amount(one, measure)}" for name, one in said[key])
@@ -131,8 +165,24 @@ def _against(view: QualityView, points: list[tuple[Point, str]], other: str, wor
         listed = _listed(f"{name} ({one.differ} of {one.samples})" for name, one in said["few"])
         parts.append(f"Too few samples differ from {than} to tell: {listed}")
     if "same" in said:
-        parts.append(f"The same as {than} on every sample: {_listed(name for name, _ in said['same'])}")
+        same = f"Right on the same samples as {than}" if measure == "task" else f"The same as {than} on every sample"
+        parts.append(f"{same}: {_listed(name for name, _ in said['same'])}")
     return ". ".join(parts)
+
+
+def split(parts: dict[str, Estimate], measure: str) -> str:
+    """Where tasks or kinds of passage contradict each other, so that their mean says little: which says what."""
+    found = {key: [name for name, one in parts.items() if verdict(one, measure) == key] for key in ("better", "worse")}
+    if not all(found.values()):
+        return ""
+    return " and ".join(f"{key} on {_listed(names)}" for key, names in found.items())
+
+
+def told(estimate: Estimate, parts: dict[str, Estimate], measure: str) -> str:
+    """What a difference allows to say, in a few words; parts: the same for each task or kind, `Point.parts`."""
+    same = "right on the same samples" if measure == "task" else "the same on every sample"
+    words = {"same": same, "open": "no difference shown", "few": f"fewer than {FEWEST} differ"}
+    return split(parts, measure) or words.get(estimate.verdict) or verdict(estimate, measure)
 
 
 def verdict(difference: Estimate, measure: str) -> str:
@@ -180,8 +230,8 @@ def caption_of(view: QualityView, found: Results | None) -> str:
     about = found.about
     layers = f"layers {about['layers'].replace(' ', ', ')} select" if isinstance(about.get("layers"), str) else ""
     parts = [about.get("model"), layers, _setting(view), about.get("compute_dtype"), f"recorded on {found.caption}"]
-    parts.append(f"mean of {_listed(_names(view))}" if len(_names(view)) > 1 else "")
-    parts.append("95 % intervals, of differences on the same samples")
+    parts.append(_of_what(view))
+    parts.append("95 % intervals: Wilson's of shares, Student's t of differences on the same samples")
     if view.lacking:
         listed = _listed(NAMES.get(name, name) + (f" at {n:,}" if n else "") for name, n in view.lacking)
         parts.append(f"asked too little to be compared, and left out: {listed}")
@@ -194,6 +244,18 @@ def caption_of(view: QualityView, found: Results | None) -> str:
     return " · ".join(str(part) for part in parts if part)
 
 
+def _of_what(view: QualityView) -> str:
+    """Which tasks or kinds the points are means of."""
+    one, what = ("task", "tasks") if view.setting.measure == "task" else ("kind of passage", "kinds of passage")
+    if view.connected:
+        what = what if len(_names(view)) > 1 else one
+        mean = f"mean of {_listed(_names(view))}" if len(_names(view)) > 1 else "".join(_names(view))
+        only = f", the only {what} that every length has" if view.dropped else ""
+        return f"{mean}{only}" if only or len(_names(view)) > 1 else ""
+    each = [f"{n:,.0f}: {_listed(dict.fromkeys(one.name for one in view.asked[n]))}" for n in view.places]
+    return f"no line, as each length has other {what}: {'; '.join(each)}"
+
+
 def _left_out(view: QualityView) -> str:
     at, found = view.setting, {}
     for one in view.table.left_out if view.table and at.measure == "task" else ():
@@ -203,60 +265,15 @@ def _left_out(view: QualityView) -> str:
     return ", ".join(f"{name} at {_listed(f'{n:,}' for n in sorted(lengths))}" for name, lengths in found.items())
 
 
-def frame_rows(view: QualityView) -> list[dict]:
-    """A row for each point: level and interval, difference from dense selection (of dense: from full attention)."""
-    task, rows = view.setting.measure == "task", []
-    unit, scale = ("answered %", 100) if task else ("nats lost", 1)
-    for point in view.points:
-        row = {"length": int(point.x)} if _over(view) else {}
-        row |= {"system": name_of(point, view.setting.question), "setting": point.label}
-        row |= {unit: scale * point.level.value, "low": scale * point.level.low, "high": scale * point.level.high}
-        given, base = point.against, base_of(point.system)
-        row |= {"difference from": "" if given is None else base}
-        paper = None if _over(view) else point.paper  # of a longer text than any of these lengths
-        for name in ("value", "low", "high"):
-            key = "difference" if name == "value" else f"difference {name}"
-            row[key] = None if given is None else scale * getattr(given, name)
-        shown = "" if given is None else told(given, view.setting.measure)
-        rows.append(row | {"shown": shown, "samples": point.level.samples, "paper %": paper})
-    return rows
-
-
-def told(estimate: Estimate, measure: str) -> str:
-    """What a difference allows to say, in a few words."""
-    words = {"same": "the same on every sample", "open": "no difference shown", "few": f"fewer than {FEWEST} differ"}
-    return words.get(estimate.verdict) or verdict(estimate, measure)
-
-
-def code_of(view: QualityView, lines: list[str]) -> str:
-    """Python that computes what is seen: `levels`, system -> estimate; over lengths, length -> that."""
-    at, over = view.setting, _over(view)
-    fixed = {"source": at.index, "topk": at.topk, "kind": at.measure}
-    fixed |= {} if at.only == ALL else {"name": at.only}
-    lengths = sorted({one.length for one in view.compared})
-    if not over and len(lengths) == 1:
-        fixed["length"] = lengths[0]
-    lines = [
-        *lines,
-        "from activations.quality_records import QualityRecords",
-        "",
-        "table = QualityRecords(found.records)",
-    ]
-    if not over:
-        return "\n".join(
-            [
-                *lines,
-                f"systems = {systems_of(view.points)!r}",
-                f"asked = table.asked(systems, **{fixed!r})",
-                "levels = {name: table.level(name, asked) for name in systems}",
-            ]
-        )
-    by = {int(x): systems_of(view.at(x)) for x in view.places}
-    return "\n".join(
-        [
-            *lines,
-            f"systems = {by!r}",
-            f"asked = {{n: table.asked(names, length=n, **{fixed!r}) for n, names in systems.items()}}",
-            "levels = {n: {name: table.level(name, asked[n]) for name in names} for n, names in systems.items()}",
-        ]
-    )
+def contents(table: QualityRecords) -> str:
+    """What a record holds: samples, topk, lengths, tasks, passages and systems, and whose queries and keys selected."""
+    counts = sorted({len(one["each_loss"].split()) for found in table.by.values() for one in found.values()})
+    samples = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    parts = [f"{samples} samples each, topk {_listed(f'{n:,}' for n in table.values('topk'))}"]
+    parts.append(f"{_listed(f'{n:,}' for n in table.values('length'))} tokens")
+    for kind in KINDS:
+        if names := table.values("name", kind=kind):
+            parts.append(f"{'tasks' if kind == 'task' else 'passages'}: {_listed(names)}")
+    parts.append(f"index of {_listed(INDEX.get(one, one) for one in table.values('source'))}")
+    parts.append(f"systems: {_listed(system_name(name) for name in table.systems())}")
+    return "; ".join(parts)

@@ -105,6 +105,9 @@ def test_tables_of_index_selection(result_tables, made_up):
     assert "earlier" not in result_tables.render(text, result_tables.index_tables.TABLES)
 
 
+LESS = " ".join(["1.75"] * 20)
+
+
 def test_table_of_quality(result_tables, tmp_path, monkeypatch):
     """Every system has a row for each source, and is bold where it differs from dense selection on the same samples."""
 
@@ -126,10 +129,18 @@ def test_table_of_quality(result_tables, tmp_path, monkeypatch):
     assert make() == result_tables.quality_tables.NOT_RECORDED
     results.write("quality", records[:-1], folder=tmp_path, device="cpu", about={"model": "small"})
     text = make()
-    assert text.count("<sub>") == 2 and text.count("| HISA | **50.0 [30, 70]** |") == 2
-    assert "topk 64 at 4,096: tasks, % | topk 64 at 4,096: nats lost | the paper, % |" in text
-    assert "| dense selection | 100.0 [84, 100] | +0.0000 [+0.0000, +0.0000] | 90.45 |" in text
-    assert text.count("**+0.5000 [+0.5000, +0.5000]** | 62.46 |") == 1 and text.count("| – | 62.46 |") == 1
+    assert text.count("<sub>") == 1 and text.count("| HISA | **50.0 [30, 70]** |") == 2
+    assert "**Index of distilled indexers, topk 64 at 4,096 tokens**, small" in text
+    assert text.count("| system | tasks, % | code, nats | the paper, % |\n|---|---|---|---|\n") == 2
+    assert "| full attention | 100.0 [84, 100] | 0 |  |" in text
+    assert "| dense selection | 100.0 [84, 100] | +0.000 [+0.000, +0.000] | 90.45 |" in text
+    assert text.count("**+0.500 [+0.500, +0.500]** | 62.46 |") == 1 and text.count("| – | 62.46 |") == 1
+    longer = [{**one, "length": 8192} for one in records if one["kind"] == "task"]
+    better = [record("passage", "prose", name, "1", loss) for name, loss in (("full", losses), ("dense", LESS))]
+    results.write("quality", [*records, *longer, *better], folder=tmp_path, device="cpu", about={"model": "small"})
+    text = make()
+    assert "| system | tasks, % at 8,192 | code, nats at 4,096 | prose, nats at 4,096 | the paper, % |" in text
+    assert "+0.000 [+0.000, +0.000] | **-0.250 [-0.250, -0.250]** | 90.45 |" in text, "each kind by itself"
 
 
 def test_without_results_it_says_so(result_tables, monkeypatch, tmp_path):

@@ -13,8 +13,9 @@ from qp_kernels import results
 from widgets.panels.controlled import ControlledPanel
 from widgets.panels.quality_controls import QualityControls
 from widgets.quality_figure import quality_figure, quality_properties
+from widgets.quality_frame import code_of, frame_rows
 from widgets.quality_view import ALL, LONGEST, QUESTIONS, QualityView, Setting, first_setting, look
-from widgets.quality_words import caption_of, code_of, frame_rows, sentence
+from widgets.quality_words import NOT_RECORDED, caption_of, contents, sentence
 from widgets.recorded_results import open_results, recorded_or_none
 
 RECORDED = "quality"
@@ -26,9 +27,10 @@ class QualityExplorer(ControlledPanel):
     """See what a model loses when its global layers attend to selected keys only, with error bars, beside the paper.
 
     Left, what each system answers (in %) or how much more loss its passages have than with full attention, with 95 %
-    intervals; full attention is green. A symbol is hollow where the record shows no difference from dense selection,
-    by the same samples. Right, on axes of its own, what the paper on PIVOT reports of DeepSeek-V3.2. The line above
-    says what the intervals allow to say. No model is needed; an unfinished record is a record.
+    intervals; full attention is green. Over lengths the points are of the tasks that every length has. A symbol is
+    hollow where the record shows no difference from dense selection, by the same samples. Right, on axes of its own,
+    what the paper on PIVOT reports of DeepSeek-V3.2. The line above says what the intervals allow to say. No model is
+    needed; an unfinished record is a record.
 
     Args:
         source: None (data/results/quality.json, and a panel without numbers where it is missing), or `Results`, a name
@@ -115,12 +117,17 @@ class QualityExplorer(ControlledPanel):
         return self._look(changed)
 
     def answer(self, question: str | None = None, **more) -> str:
-        """What the record answers, in a line, also to another question than the open one.
+        """What the record answers, in a line, also to another question than the open one; and which systems of the
+        question it holds nothing of, or too little.
 
         Args:
             more: index, topk, measure, only or length, where they are not those of the panel.
         """
         return sentence(self._other(question, more))
+
+    def asked(self) -> str:
+        """What the record holds, in a line: samples, topk, lengths, tasks, passages, systems."""
+        return contents(self._table) if self._table is not None and self._table.by else NOT_RECORDED
 
     def to_frame(self, question: str | None = None, **more):
         """A pandas frame with a row for each point: its level and interval, its difference from dense selection (of
