@@ -220,15 +220,20 @@ def _last(view: QualityView) -> list[Point]:
 
 
 def _names_at_ends(view: QualityView, ends: list) -> dict:
-    """The name of each line at its right end, moved apart where they would meet."""
+    """The name of each line at its right end, moved apart where they would meet, and down where they would leave."""
     low, high = range_of(view)
-    least, placed = 0.055 * (high - low), []
-    for name, drawn in sorted(ends, key=lambda one: one[1]["y"][-1]):
-        y = max(drawn["y"][-1], placed[-1][2] + least) if placed else drawn["y"][-1]
-        placed.append((name, drawn["x"][-1], y))
-    right = max((x for _, x, _ in placed), default=0) + 0.08
-    words = [f"<b>{NAMES[name].split()[0]}</b>" for name, _, _ in placed]
-    return {"x": [right] * len(placed), "y": [y for _, _, y in placed], "text": words, "textposition": "middle right"}
+    least = 0.055 * (high - low)
+    placed = sorted(ends, key=lambda one: one[1]["y"][-1])
+    y: list[float] = []
+    for _, drawn in placed:
+        y.append(max(drawn["y"][-1], y[-1] + least) if y else drawn["y"][-1])
+    limit = high - least / 2
+    for i in reversed(range(len(y))):
+        y[i] = min(y[i], limit)
+        limit = y[i] - least
+    right = max((drawn["x"][-1] for _, drawn in placed), default=0) + 0.08
+    words = [f"<b>{NAMES[name].split()[0]}</b>" for name, _ in placed]
+    return {"x": [right] * len(y), "y": y, "text": words, "textposition": "middle right"}
 
 
 def _mark(view: QualityView, places: list[float], low_high: list[float]) -> dict:

@@ -42,7 +42,7 @@ def name_of(point: Point, question: str = "") -> str:
 def system_name(system: str) -> str:
     """A system in words that need no question."""
     name = NAMES.get(system, system[:1].upper() + system[1:])
-    return f"Refine, {name}" if name.startswith("proxy") else name
+    return f"Refine ({name})" if name.startswith("proxy") else name
 
 
 # Numbers

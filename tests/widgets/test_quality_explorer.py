@@ -258,7 +258,7 @@ def test_a_source_that_is_missing_is_refused_and_the_other_opens(opened, records
         QualityExplorer(tmp_path, index="attention")
 
 
-def test_equal_samples_make_no_claim(opened):
+def test_equal_samples_make_no_claim(opened, trace_of):
     """All answers right, all losses the same: intervals of differences have no width."""
     base, what = np.full(20, 2.0), {"length": 2048, "topk": 64, "source": "attention"}
     found = [
@@ -269,6 +269,9 @@ def test_equal_samples_make_no_claim(opened):
     panel = opened(found)
     assert "Right on the same samples as dense selection: Refine and Reuse" in panel.summary
     assert set(panel.to_frame()["shown"]) == {"", "right on the same samples"}
+    names, (low, high) = trace_of(panel, "name"), panel.figure.layout.yaxis.range
+    assert len(names.y) == 4 and low < min(names.y) and max(names.y) < high, "all lines end at 100 %, all are named"
+    assert min(np.diff(sorted(names.y))) > 0.05 * (high - low)
     assert "orse" not in panel.summary and (panel.to_frame()["low"] < 100).all()
     for question in ("length", "rivals"):
         choose(panel, question=question, measure="passage")
@@ -320,7 +323,7 @@ def test_it_says_what_was_asked_and_what_was_not(opened, records):
     panel = opened(kept)
     said = panel.asked()
     assert said.startswith("20 samples each, topk 256 and 512; 2,048, 8,192 and 32,768 tokens; tasks: needle, ")
-    assert said.endswith("systems: full attention, dense selection, Refine, Refine, proxy last and Refine g8")
+    assert said.endswith("systems: full attention, dense selection, Refine, Refine (proxy last) and Refine g8")
     absent = {
         "length": "Reuse",
         "proxy": "proxy first",
