@@ -6,8 +6,9 @@
 The layers that see the whole text attend to selected keys only, in prefill and decode. The index is their own queries
 and keys, or with `--source attention distilled` also the indexers that `make indexers` trained. A task counts only at
 lengths where full attention answers 60 % of the same examples; else no other system is asked, and full attention looks
-a little better than it is. Shares have Wilson intervals, means bootstrap intervals, both of 95 %; differences from full
-attention are paired. Nothing else is chosen by what is measured here: the greedy pattern of IndexCache is found on
+a little better than it is. In the record shares have Wilson intervals and means bootstrap intervals, of 95 %, and
+differences from full attention are paired; what is printed at the end has those of `activations.quality_records`, which
+hold for few samples too. Nothing else is chosen by what is measured here: the greedy pattern of IndexCache is found on
 passages of another split. `--record` writes
 data/results/quality.json after each answer; `--seconds` ends early, `--resume` goes on from there. One process leaves
 a large GPU half idle: `--workers 8` share it.

@@ -80,7 +80,19 @@ class TokenStrip(anywidget.AnyWidget):
       });
       watch.observe(el);
       document.addEventListener("plotlywidget-after-render", fit);
-      return () => { watch.disconnect(); document.removeEventListener("plotlywidget-after-render", fit); };
+      // A figure may be drawn before this listens, and after the panel got its width: then nothing above tells.
+      const widthOf = plot => plot._fullLayout ? plot._fullLayout.width : plot.offsetWidth;
+      const misfits = plot => plot.offsetWidth > 0 && Math.abs(widthOf(plot) - plot.offsetWidth) > 2;
+      let looks = 0;
+      const look = setInterval(() => {
+        if ([...document.querySelectorAll(".js-plotly-plot")].some(misfits)) fit();
+        if (++looks === 20) clearInterval(look);
+      }, 150);
+      return () => {
+        clearInterval(look);
+        watch.disconnect();
+        document.removeEventListener("plotlywidget-after-render", fit);
+      };
     }
     export default { render };
     """

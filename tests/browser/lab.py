@@ -218,6 +218,10 @@ class Lab:
         except PlaywrightTimeout as late:
             raise TimeoutError(f"not within {timeout_s} s: {predicate} with {argument!r}") from late
 
+    def fills_its_panel(self, nth=0):
+        """Wait until a figure is as wide as its panel: one that is drawn early is fitted a moment later."""
+        self.wait_for("nth => Math.abs(qp.fill(nth) - 1) <= 0.03", argument=nth)
+
     def screenshot(self, path, panel=None):
         """Write a PNG of the window; with `panel`, of the output that holds the figure of that number alone, whole."""
         if panel is None:

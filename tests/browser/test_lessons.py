@@ -52,7 +52,7 @@ def test_run_all_ends_quietly_with_a_figure(lesson):
 
 
 def test_figure_fills_its_panel_and_no_label_is_cut(lesson):
-    assert lesson.page.evaluate("qp.fill(0)") == pytest.approx(1, abs=0.03)
+    lesson.fills_its_panel()
     assert lesson.clipped_texts() == []
 
 

@@ -29,7 +29,7 @@ class TestSorting:
     def test_lesson_ends_quietly(self, sorting):
         sorting.was_quiet()
         assert sorting.page.evaluate("qp.figures().length") == 2
-        assert sorting.page.evaluate("qp.fill(0)") == pytest.approx(1, abs=0.03)
+        sorting.fills_its_panel()
         sorting.looks_right()
 
     def test_every_way_has_a_dot_and_a_sort_is_right_of_the_floor(self, sorting):
