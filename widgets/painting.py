@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.basedatatypes import Undefined
 
+SHORT = 8  # values that are cheap to tell again
 Properties = tuple[dict[str, dict], dict]  # of traces by trace name, and of the layout by path
 
 
@@ -36,7 +37,9 @@ class Painter:
         changed = {place: value for place, value in wanted.items() if not _same(self._sent.get(place), value)}
         numbers = sorted({self._numbers[name] for name, _ in changed if name})
         columns = {number: i for i, number in enumerate(numbers)}
-        restyle = {key: [Undefined] * len(numbers) for name, key in changed if name}
+        restyle = {
+            key: [self._own(number, key) for number in numbers] for key in {key for name, key in changed if name}
+        }
         for (name, key), value in changed.items():
             if name:
                 restyle[key][columns[self._numbers[name]]] = _plain(value)
@@ -45,6 +48,16 @@ class Painter:
         self._sent |= changed
         if not self._is_seen:
             send_whole(self.figure)
+
+    def _own(self, number: int, key: str):
+        """What a trace has of a property that others get anew: told again, for a view that is not drawn yet.
+
+        Long arrays are left as they are once a browser has drawn them: `Undefined`.
+        """
+        trace = self.figure.data[number]
+        value = trace[key] if key in trace else None
+        is_long = isinstance(value, np.ndarray | list | tuple) and len(value) > SHORT
+        return Undefined if value is None or (is_long and self._is_seen) else _plain(value)
 
     def _on_seen(self, change) -> None:
         self._is_seen = self._is_seen or bool(change["new"])
