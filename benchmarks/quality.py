@@ -77,8 +77,9 @@ def main(arguments: list[str] | None = None) -> int:
                 results.write(options.record, in_order(records, chosen, options), **origin)
     if not went_on:
         print(f"{options.seconds:g} seconds are over: --resume goes on from here")
+    found = in_order(records, chosen, options)
     for source, topk in chosen:
-        print(averages(in_order(records, chosen, options), source, topk), flush=True)
+        print(averages(found, source, topk), flush=True)
     return 0
 
 

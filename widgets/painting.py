@@ -66,9 +66,9 @@ class Painter:
 def send_whole(figure: go.FigureWidget) -> None:
     """Tell the browser all of a figure, for a view that it will make.
 
-    A batch of changes names every property for every trace of it, as undefined where a trace has none of its own. A
-    view that is drawn leaves those alone; the model of one that is not drawn yet, or is drawn a second time, forgets
-    colours and places of labels by them.
+    A batch of changes names every property for every trace of it, and some as undefined (`Painter._own`). A view that
+    is drawn leaves those alone; the model of one that is not drawn yet, or is drawn a second time, forgets colours and
+    places of labels by them.
     """
     figure._widget_layout = copy.deepcopy(figure._layout_obj._props)
     figure._widget_data = copy.deepcopy(figure._data)

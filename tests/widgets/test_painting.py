@@ -3,6 +3,7 @@
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from plotly.basedatatypes import Undefined
 
 from widgets.painting import Painter
 from widgets.panels.base import Panel, live
@@ -75,3 +76,17 @@ def test_only_what_changed_is_told_and_once(figure, monkeypatch):
 def test_a_property_that_is_not_there_is_refused(figure):
     with pytest.raises(ValueError, match="Invalid property path 'why'"):
         Painter(figure).paint(({"kept": {"why": [1]}}, {}))
+
+
+def test_what_a_trace_has_is_not_told_as_undefined(figure, monkeypatch):
+    """A view that is just made would lose it: colours always, long arrays while no browser has drawn them."""
+    painter, told = Painter(figure), []
+    long = list(range(20))
+    painter.paint(({"kept": {"y": long}, "line": {"marker.color": "#0072B2"}}, {}))
+    monkeypatch.setattr(figure, "_send_update_msg", lambda *_, **data: told.append(data["restyle_data"]))
+    painter.paint(({"kept": {"marker.color": "#D55E00"}, "line": {"y": [1]}}, {}))
+    painter._is_seen = True
+    painter.paint(({"kept": {"marker.color": "#E69F00"}, "line": {"y": [2]}}, {}))
+    early, seen = told
+    assert early["marker.color"] == ["#D55E00", "#0072B2"] and list(early["y"][0]) == long
+    assert seen["marker.color"] == ["#E69F00", "#0072B2"] and seen["y"] == [Undefined, [2]]
